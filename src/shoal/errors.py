@@ -1,0 +1,262 @@
+"""Every error shoal raises on purpose, in one tree.
+
+::
+
+    ShoalError
+    ├── TarError (ValueError)            an archive that cannot be read as it stands
+    │   ├── TruncatedError (EOFError)    the bytes end before the archive does
+    │   ├── HeaderError                  a member header that is damaged, or not a tar at all
+    │   ├── ChecksumError                a member's bytes are not those that were written
+    │   ├── DuplicateFieldError          one sample has the same field twice
+    │   ├── InterleavedKeyError          a key comes back after other keys
+    │   └── UnsupportedMemberError       sparse and other members whose bytes are not the file's bytes
+    ├── ShardIndexError (ValueError)     a sidecar that cannot be used
+    │   └── StaleIndexError              ... because the tar changed after it was made
+    ├── ManifestError (ValueError)       a manifest that cannot be used
+    ├── CodecError (ValueError)
+    │   ├── DecodeError                  bytes -> value failed
+    │   ├── EncodeError                  value -> bytes failed
+    │   └── UnsafeCodecError             pickle and its like, not asked for
+    ├── WriteError (ValueError)          a sample or a target that cannot be written
+    │   └── UnsafeNameError              a key or field that no reader would give back
+    ├── ErrorBudgetExceeded              more was skipped than the caller allowed
+    ├── SampleKeyError (KeyError)        no such key
+    ├── FieldError (KeyError)            no such field or column
+    ├── PositionError (IndexError)       no such position
+    ├── QueryError (ValueError)          a `where` that cannot be understood
+    ├── PatternError (ValueError)        a shard pattern that cannot be expanded
+    ├── FormatError (ValueError)         nothing here knows how to open it
+    ├── OptionError (ValueError)         an argument outside what it may be
+    ├── StoreError (OSError)             bytes could not be read or written
+    │   ├── ObjectNotFoundError (FileNotFoundError)
+    │   └── ObjectExistsError (FileExistsError)
+    └── MissingExtraError (ImportError)  an optional package is not installed
+
+    ShoalWarning (UserWarning)           something worth knowing that stops nothing
+
+Each leaf also is the builtin a caller would catch. Constructors take facts (where, expected, found, what to do) and
+write the sentence themselves, so every message has the same shape and the facts stay readable by programs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = [
+    "CodecError",
+    "ChecksumError",
+    "DecodeError",
+    "DuplicateFieldError",
+    "EncodeError",
+    "ErrorBudgetExceeded",
+    "FieldError",
+    "FormatError",
+    "HeaderError",
+    "InterleavedKeyError",
+    "ManifestError",
+    "MissingExtraError",
+    "ObjectExistsError",
+    "ObjectNotFoundError",
+    "OptionError",
+    "PatternError",
+    "PositionError",
+    "QueryError",
+    "SampleKeyError",
+    "ShardIndexError",
+    "ShoalError",
+    "ShoalWarning",
+    "StaleIndexError",
+    "StoreError",
+    "TarError",
+    "TruncatedError",
+    "UnsafeCodecError",
+    "UnsafeNameError",
+    "UnsupportedMemberError",
+    "WriteError",
+]
+
+
+class ShoalError(Exception):
+    """The root of the tree: ``except shoal.ShoalError`` catches everything shoal raises on purpose.
+
+    Example:
+        >>> error = ShoalError("the header is damaged", shard="a.tar", offset=512, hint="run `shoal verify a.tar`")
+        >>> print(error)
+        the header is damaged (shard a.tar, byte 512); run `shoal verify a.tar`
+        >>> error.offset
+        512
+    """
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        expected: object = None,
+        found: object = None,
+        shard: str | None = None,
+        key: str | None = None,
+        field: str | None = None,
+        offset: int | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.expected = expected
+        self.found = found
+        self.shard = shard
+        self.key = key
+        self.field = field
+        self.offset = offset
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.problem}{self._difference()}{self._place()}{'; ' + self.hint if self.hint else ''}"
+
+    def _difference(self) -> str:
+        known = [f"{word} {value}" for word, value in (("expected", self.expected), ("found", self.found)) if value is not None]
+        return f": {', '.join(known)}" if known else ""
+
+    def _place(self) -> str:
+        facts = (("shard", self.shard), ("key", self.key), ("field", self.field), ("byte", self.offset))
+        known = [f"{word} {value}" for word, value in facts if value is not None]
+        return f" ({', '.join(known)})" if known else ""
+
+    def at(self, *, shard: str | None = None, key: str | None = None, field: str | None = None) -> ShoalError:
+        """Fill in the parts of the place that were not known deeper down, and return the same error."""
+        self.shard = self.shard if self.shard is not None else shard
+        self.key = self.key if self.key is not None else key
+        self.field = self.field if self.field is not None else field
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Keyword-only facts would be lost by the default, and errors cross process boundaries.
+        return _rebuild, (type(self), self.args, dict(self.__dict__))
+
+
+def _rebuild(kind: type[ShoalError], args: tuple[Any, ...], facts: dict[str, Any]) -> ShoalError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(facts)
+    return error
+
+
+class TarError(ShoalError, ValueError):
+    """An archive that cannot be read as it stands."""
+
+
+class TruncatedError(TarError, EOFError):
+    """The bytes end before the archive does."""
+
+
+class HeaderError(TarError):
+    """A member header that is damaged, or a file that is not a tar at all."""
+
+
+class ChecksumError(TarError):
+    """A member's bytes are not the ones that were written."""
+
+
+class DuplicateFieldError(TarError):
+    """One sample has the same field twice."""
+
+
+class InterleavedKeyError(TarError):
+    """A key comes back after other keys, so its sample would be given in pieces."""
+
+
+class UnsupportedMemberError(TarError):
+    """A member whose stored bytes are not the file's bytes, such as a sparse file."""
+
+
+class ShardIndexError(ShoalError, ValueError):
+    """A shard index that cannot be used."""
+
+
+class StaleIndexError(ShardIndexError):
+    """A shard index that was made for other bytes than the tar now holds."""
+
+
+class ManifestError(ShoalError, ValueError):
+    """A manifest that cannot be used."""
+
+
+class CodecError(ShoalError, ValueError):
+    """A field's bytes and its value do not fit each other."""
+
+
+class DecodeError(CodecError):
+    """Bytes that are not what their extension says."""
+
+
+class EncodeError(CodecError):
+    """A value that cannot be written under its extension."""
+
+
+class UnsafeCodecError(CodecError):
+    """Data that could run code when read, met without ``allow_pickle=True``."""
+
+
+class WriteError(ShoalError, ValueError):
+    """A sample or a target that cannot be written."""
+
+
+class UnsafeNameError(WriteError):
+    """A key or field that would be read back as something else, or not at all."""
+
+
+class ErrorBudgetExceeded(ShoalError):  # noqa: N818 - names the event, as StopIteration does
+    """More was skipped than the caller allowed."""
+
+
+class SampleKeyError(ShoalError, KeyError):
+    """No sample has this key."""
+
+    __str__ = ShoalError.__str__  # KeyError would show the repr of the sentence
+
+
+class FieldError(ShoalError, KeyError):
+    """No such field or column."""
+
+    __str__ = ShoalError.__str__
+
+
+class PositionError(ShoalError, IndexError):
+    """No sample at this position."""
+
+
+class QueryError(ShoalError, ValueError):
+    """A ``where`` expression that cannot be understood."""
+
+
+class PatternError(ShoalError, ValueError):
+    """A shard pattern that cannot be expanded."""
+
+
+class FormatError(ShoalError, ValueError):
+    """Nothing here knows how to open this."""
+
+
+class OptionError(ShoalError, ValueError):
+    """An argument outside what it may be."""
+
+
+class StoreError(ShoalError, OSError):
+    """Bytes could not be read from or written to a store."""
+
+    __str__ = ShoalError.__str__
+
+
+class ObjectNotFoundError(StoreError, FileNotFoundError):
+    """Nothing is stored under this name."""
+
+
+class ObjectExistsError(StoreError, FileExistsError):
+    """Something is stored under this name already."""
+
+
+class MissingExtraError(ShoalError, ImportError):
+    """An optional package is not installed; the message says which extra brings it."""
+
+
+class ShoalWarning(UserWarning):
+    """Something worth knowing that stops nothing."""

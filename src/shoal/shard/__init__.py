@@ -1,0 +1,1 @@
+"""Tar shards: scanning, indexing, reading, writing."""

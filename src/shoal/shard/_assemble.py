@@ -1,0 +1,84 @@
+"""Members as columns -> a ShardIndex: the step that scanning and writing share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from shoal.errors import DuplicateFieldError
+
+from ._columns import ColumnCollector
+from ._index import Blocks, Extents, IndexFacts, LongExtents, ShardIndex
+
+__all__ = ["MOST_WIDE_FIELDS", "MemberColumns", "assemble"]
+
+MOST_WIDE_FIELDS = 256
+"""Beyond this many distinct fields a column each would be mostly zeros: the long layout takes over."""
+
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class MemberColumns:
+    """Every member that belongs to a sample, in the archive's order."""
+
+    rows: Int64
+    fields: Int64
+    offsets: Int64
+    sizes: Int64
+    crcs: npt.NDArray[np.uint32]
+
+
+def assemble(
+    facts: IndexFacts, keys: list[str], names: list[str], members: MemberColumns, columns: ColumnCollector, blocks: Blocks | None, url: str | None = None
+) -> ShardIndex:
+    """Build the index. ``names`` are the fields by code. Raises DuplicateFieldError when a sample has one twice."""
+    _refuse_duplicates(keys, names, members, url)
+    fields = _wide(len(keys), names, members) if len(names) <= MOST_WIDE_FIELDS else _long(len(keys), names, members)
+    return ShardIndex(facts, pa.array(keys, pa.string()), fields, columns.finish(len(keys)), blocks)
+
+
+def _refuse_duplicates(keys: list[str], names: list[str], members: MemberColumns, url: str | None) -> None:
+    slots = members.rows * len(names) + members.fields
+    if not (np.diff(slots) <= 0).any():  # the usual case: fields in one order, samples one after the other
+        return
+    if not (np.diff(np.sort(slots)) == 0).any():
+        return
+    order = np.argsort(slots, kind="stable")
+    second = int(order[1:][np.diff(slots[order]) == 0].min())
+    raise DuplicateFieldError(
+        "a sample has the same field twice",
+        shard=url,
+        key=keys[members.rows[second]],
+        field=names[members.fields[second]],
+        offset=int(members.offsets[second]) - 512,
+        hint="fields are compared in lower case; KeyRule(case='keep') tells them apart",
+    )
+
+
+def _wide(rows: int, names: list[str], members: MemberColumns) -> Mapping[str, Extents]:
+    found: dict[str, Extents] = {}
+    for code, name in enumerate(names):
+        at = np.flatnonzero(members.fields == code)
+        columns = (np.zeros(rows, np.uint64), np.zeros(rows, np.uint64), np.zeros(rows, np.uint32))
+        for column, values in zip(columns, (members.offsets, members.sizes, members.crcs), strict=True):
+            column[members.rows[at]] = values[at]
+        found[name] = Extents(*columns)
+    return found
+
+
+def _long(rows: int, names: list[str], members: MemberColumns) -> LongExtents:
+    order = np.argsort(members.rows, kind="stable")
+    return LongExtents(
+        rows,
+        names,
+        members.rows[order],
+        members.fields[order],
+        members.offsets[order].astype(np.uint64),
+        members.sizes[order].astype(np.uint64),
+        members.crcs[order],
+    )

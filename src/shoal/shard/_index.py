@@ -1,0 +1,267 @@
+"""The shard index: where every field of every sample lies, as columns.
+
+One Arrow IPC file a shard, uncompressed, opened by memory map. Columns: ``key``, then per field its offset, size and crc,
+then the metadata columns. A column's part is in its Arrow field metadata (``role``), not only in its name, because a JSON
+may well have a key called ``offset``. What concerns the whole shard is in the schema's metadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+from dataclasses import asdict, dataclass, field, fields
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shoal.errors import ShardIndexError, StaleIndexError
+from shoal.store import local_path, scheme_of, store_for
+
+from ._keys import WEBDATASET_RULE, KeyRule
+
+__all__ = ["Blocks", "Extents", "IndexFacts", "ShardIndex", "decode_index", "encode_index", "load_index", "save_index"]
+
+UInt64 = npt.NDArray[np.uint64]
+UInt32 = npt.NDArray[np.uint32]
+Int64 = npt.NDArray[np.int64]
+
+VERSION = 1
+_FACTS = b"shoal.facts"
+_BLOCKS = b"shoal.blocks."
+
+
+@dataclass(frozen=True, slots=True)
+class Extents:
+    """Where one field lies in each sample. Offset 0 means the sample lacks it: no member's data starts there."""
+
+    offset: UInt64
+    size: UInt64
+    crc: UInt32 | None
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Runs of neighbouring samples, about a mebibyte each: the unit of sequential reading and of compression.
+
+    They tile the archive from its start to its end marker. ``rows``, ``offsets`` and ``stored`` have one entry more than
+    there are blocks, so that block ``i`` is ``[x[i], x[i + 1])``.
+    """
+
+    rows: Int64
+    offsets: Int64
+    crcs: UInt32
+    stored: Int64 | None = None
+    """Where each block starts in the compressed object; None when the object is the tar itself."""
+
+    def __len__(self) -> int:
+        return len(self.crcs)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFacts:
+    """What is true of the whole shard."""
+
+    size: int
+    """Of the object, compressed or not."""
+    head_crc: int
+    """crc32 of the object's first 512 bytes. With the size, it tells when the tar was replaced."""
+    rule: KeyRule = WEBDATASET_RULE
+    compression: str | None = None
+    skipped: dict[str, int] = field(default_factory=dict)
+    dropped: dict[str, str] = field(default_factory=dict)
+    """Metadata columns that are not here, and why."""
+    version: int = VERSION
+
+
+@dataclass(frozen=True)
+class ShardIndex:
+    """The index of one shard: ``len(index)`` samples.
+
+    ``fields`` maps each field to its extents, in the order in which the fields first appear.
+    """
+
+    facts: IndexFacts
+    keys: pa.StringArray
+    fields: Mapping[str, Extents]
+    columns: dict[str, pa.Array]
+    blocks: Blocks | None
+    """None when samples are not runs of neighbouring members (grouping over the whole archive)."""
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def key_list(self, start: int, stop: int) -> list[str]:
+        """The keys of rows ``[start, stop)``."""
+        keys: list[str] = self.keys.slice(start, stop - start).to_numpy(zero_copy_only=False).tolist()
+        return keys
+
+    def find(self, key: str) -> int | None:
+        """The first row with this key."""
+        row = int(pc.index(self.keys, pa.scalar(key, self.keys.type)).as_py())
+        return None if row < 0 else row
+
+    def check_object(self, url: str, size: int, head: bytes, crc32: int) -> None:
+        """Raise StaleIndexError when the object is not the one this index was made of."""
+        if size != self.facts.size:
+            raise StaleIndexError("the shard changed after it was indexed", expected=f"{self.facts.size} bytes", found=size, shard=url, hint=_REINDEX)
+        if head and crc32 != self.facts.head_crc:
+            raise StaleIndexError("the shard changed after it was indexed", expected="its first header", found="another", shard=url, hint=_REINDEX)
+
+
+_REINDEX = "index it again with `shoal index`"
+
+
+class LongExtents(Mapping[str, Extents]):
+    """Extents of very many fields, stored as (row, field, offset, size, crc) and spread out one field at a time."""
+
+    def __init__(self, rows: int, names: list[str], entry_rows: Int64, codes: Int64, offset: UInt64, size: UInt64, crc: UInt32 | None) -> None:
+        self._rows = rows
+        self._codes = {name: code for code, name in enumerate(names)}
+        self.names = names
+        self.entry_rows = entry_rows
+        self.codes = codes
+        self.offset = offset
+        self.size = size
+        self.crc = crc
+
+    def __getitem__(self, name: str) -> Extents:
+        at = np.flatnonzero(self.codes == self._codes[name])
+        rows = self.entry_rows[at]
+        return Extents(
+            _spread(self._rows, rows, self.offset[at]), _spread(self._rows, rows, self.size[at]), None if self.crc is None else _spread(self._rows, rows, self.crc[at])
+        )
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def span(self, start: int, stop: int) -> slice:
+        """The entries of rows ``[start, stop)``: entries are kept in row order."""
+        first, last = np.searchsorted(self.entry_rows, (start, stop))
+        return slice(int(first), int(last))
+
+
+def _spread(rows: int, at: Int64, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    column = np.zeros(rows, values.dtype)
+    column[at] = values
+    return column
+
+
+def encode_index(index: ShardIndex) -> pa.Buffer:
+    """The index as an Arrow IPC file."""
+    arrays, parts = _key_part(index)
+    for name, extents in _wide(index):
+        for role, values in (("offset", extents.offset), ("size", extents.size), ("crc", extents.crc)):
+            if values is not None:
+                arrays.append(pa.array(values))
+                parts.append(pa.field(f"{name}.{role}", arrays[-1].type, False, {"role": role, "field": name}))
+    for name, column in index.columns.items():
+        arrays.append(column)
+        parts.append(pa.field(name, column.type, True, {"role": "column", "field": name}))
+    return _write_file(index, arrays, parts)
+
+
+def _key_part(index: ShardIndex) -> tuple[list[pa.Array], list[pa.Field]]:
+    return [index.keys], [pa.field("key", index.keys.type, False, {"role": "key"})]
+
+
+def _wide(index: ShardIndex) -> list[tuple[str, Extents]]:
+    return [] if isinstance(index.fields, LongExtents) else list(index.fields.items())
+
+
+def _write_file(index: ShardIndex, arrays: list[pa.Array], parts: list[pa.Field]) -> pa.Buffer:
+    schema = pa.schema(parts, metadata=_schema_metadata(index))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, schema) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+    return sink.getvalue()
+
+
+def _schema_metadata(index: ShardIndex) -> dict[bytes, bytes]:
+    metadata = {_FACTS: msgspec.json.encode({**asdict(index.facts), "fields": list(index.fields)})}
+    if index.blocks is not None:
+        for part in fields(Blocks):
+            values = getattr(index.blocks, part.name)
+            if values is not None:
+                metadata[_BLOCKS + part.name.encode()] = values.tobytes()
+    if isinstance(index.fields, LongExtents):
+        metadata[_LONG] = _encode_long(index.fields)
+    return metadata
+
+
+_LONG = b"shoal.long"
+
+
+def _encode_long(extents: LongExtents) -> bytes:
+    """The long layout as an Arrow file of its own: it has other rows than the samples have."""
+    columns = {"row": extents.entry_rows, "field": extents.codes, "offset": extents.offset, "size": extents.size}
+    if extents.crc is not None:
+        columns["crc"] = extents.crc
+    batch = pa.RecordBatch.from_pydict({name: pa.array(values) for name, values in columns.items()})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()
+
+
+def decode_index(buffer: pa.Buffer, url: str) -> ShardIndex:
+    """Read an index. Raises ShardIndexError when it is not one, or is of a newer version."""
+    try:
+        batch = pa.ipc.open_file(pa.BufferReader(buffer)).get_batch(0)
+        metadata = batch.schema.metadata or {}
+        facts = msgspec.json.decode(metadata[_FACTS])
+    except (pa.ArrowException, KeyError, OSError, ValueError) as error:
+        raise ShardIndexError("this is not a shard index", found=str(error), shard=url, hint=_REINDEX) from error
+    if facts["version"] > VERSION:
+        raise ShardIndexError("the index is of a newer shoal", expected=f"version {VERSION}", found=facts["version"], shard=url, hint="upgrade shoal")
+    names = facts.pop("fields")
+    facts["rule"] = KeyRule(**facts["rule"])
+    extents = _decode_long(metadata[_LONG], names, batch.num_rows) if _LONG in metadata else _decode_wide(batch, names)
+    columns = {batch.schema.field(at).name: batch.column(at) for at in _with_role(batch, b"column")}
+    return ShardIndex(IndexFacts(**facts), batch.column(0), extents, columns, _decode_blocks(metadata))
+
+
+def _with_role(batch: pa.RecordBatch, role: bytes) -> list[int]:
+    return [at for at, part in enumerate(batch.schema) if (part.metadata or {}).get(b"role") == role]
+
+
+def _decode_wide(batch: pa.RecordBatch, names: list[str]) -> dict[str, Extents]:
+    found: dict[str, dict[str, npt.NDArray[np.generic]]] = {name: {} for name in names}
+    for role in ("offset", "size", "crc"):
+        for at in _with_role(batch, role.encode()):
+            name = batch.schema.field(at).metadata[b"field"].decode()
+            found[name][role] = batch.column(at).to_numpy()
+    return {name: Extents(parts["offset"], parts["size"], parts.get("crc")) for name, parts in found.items()}  # type: ignore[arg-type]
+
+
+def _decode_long(data: bytes, names: list[str], rows: int) -> LongExtents:
+    batch = pa.ipc.open_file(pa.BufferReader(data)).get_batch(0)
+    row, code, offset, size, *crc = (column.to_numpy() for column in batch.columns)
+    return LongExtents(rows, names, row, code, offset, size, crc[0] if crc else None)
+
+
+def _decode_blocks(metadata: Mapping[bytes, bytes]) -> Blocks | None:
+    if _BLOCKS + b"rows" not in metadata:
+        return None
+    stored = metadata.get(_BLOCKS + b"stored")
+    rows, offsets = (np.frombuffer(metadata[_BLOCKS + name], np.int64) for name in (b"rows", b"offsets"))
+    crcs = np.frombuffer(metadata[_BLOCKS + b"crcs"], np.uint32)
+    return Blocks(rows, offsets, crcs, None if stored is None else np.frombuffer(stored, np.int64))
+
+
+def load_index(url: str) -> ShardIndex:
+    """Open a stored index: by memory map where it is a local file. Raises ObjectNotFoundError when there is none."""
+    if scheme_of(url) == "file":
+        store_for(url).info(url)
+        return decode_index(pa.memory_map(local_path(url)).read_buffer(), url)
+    return decode_index(pa.py_buffer(store_for(url).read_all(url)), url)
+
+
+def save_index(index: ShardIndex, url: str) -> None:
+    """Store an index, replacing the one before in one step."""
+    store_for(url).write_all(url, encode_index(index).to_pybytes())

@@ -1,0 +1,150 @@
+"""Which members make a sample: member names -> (key, field), and rows."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from shoal.errors import OptionError, TarError
+
+__all__ = ["WEBDATASET_RULE", "Grouped", "Grouper", "KeyRule", "split_name"]
+
+Int64 = npt.NDArray[np.int64]
+
+# WebDataset's own rule: the key keeps its folders, the field is all that follows the first dot of the base name.
+_FIRST_DOT = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)")
+_LAST_DOT = re.compile(r"(.*[^/])[.]([^/.]*)", re.DOTALL)
+_RESERVED = re.compile(r"__[^/]*__(?:$|/)")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRule:
+    """How a member's name becomes a sample's key and a field. The default is exactly WebDataset's rule.
+
+    Example:
+        >>> split_name("a/b.seg.JPG")
+        ('a/b', 'seg.jpg')
+        >>> split_name("a/b.seg.JPG", KeyRule(dot="last", case="keep", folders="flatten"))
+        ('b.seg', 'JPG')
+    """
+
+    dot: Literal["first", "last"] = "first"
+    """Which dot of the base name ends the key."""
+    folders: Literal["keep", "flatten"] = "keep"
+    """Whether folders belong to the key. When flattened, one name from two folders is an error."""
+    case: Literal["lower", "keep"] = "lower"
+    """Whether fields are lower-cased."""
+    group: Literal["neighbours", "archive"] = "neighbours"
+    """Whether only neighbouring members make a sample, or all of the archive with the same key."""
+    encoding: str = "utf-8"
+    """How names are stored."""
+
+    def __post_init__(self) -> None:
+        choices = {"dot": ("first", "last"), "folders": ("keep", "flatten"), "case": ("lower", "keep"), "group": ("neighbours", "archive")}
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise OptionError(f"KeyRule has no such {name}", expected=" or ".join(allowed), found=repr(getattr(self, name)))
+
+
+WEBDATASET_RULE = KeyRule()
+
+
+def split_name(name: str, rule: KeyRule = WEBDATASET_RULE) -> tuple[str, str] | None:
+    """The key and field a member's name stands for; None for a name that belongs to no sample.
+
+    Names such as ``__meta__`` and ``__meta__/x.json`` belong to no sample; neither do names without a dot.
+    """
+    if _RESERVED.match(name):
+        return None
+    found = (_FIRST_DOT if rule.dot == "first" else _LAST_DOT).fullmatch(name)
+    if found is None:
+        return None
+    key, field = found.groups()
+    if rule.folders == "flatten":
+        key = key.rpartition("/")[2]
+    return (key, field.lower() if rule.case == "lower" else field) if key else None
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """Members with the row and field each belongs to; ``kept`` are their positions among the names given."""
+
+    rows: Int64
+    fields: Int64
+    """Codes: positions in ``Grouper.fields``."""
+    kept: Int64 | None
+    """None when every name belongs to a sample."""
+
+
+class Grouper:
+    """Gives members their rows, name list by name list, in the archive's order."""
+
+    def __init__(self, rule: KeyRule = WEBDATASET_RULE, skipped: Counter[str] | None = None) -> None:
+        self.rule = rule
+        self.keys: list[str] = []
+        self.fields: dict[str, int] = {}
+        self._skipped: Counter[str] = Counter() if skipped is None else skipped
+        self._row_of: dict[str, int] = {}
+        self._folder_of: dict[str, str] = {}
+
+    def add(self, names: list[str]) -> Grouped:
+        """Group the next members. Raises TarError when flattening folders makes two keys one."""
+        keys, fields, kept = self._split(names)
+        rows = self._rows(keys)
+        codes = self.fields
+        numbers = [codes[field] if field in codes else codes.setdefault(field, len(codes)) for field in fields]
+        return Grouped(rows, np.array(numbers, np.int64), None if kept is None else np.array(kept, np.int64))
+
+    def _split(self, names: list[str]) -> tuple[list[str], list[str], list[int] | None]:
+        if self.rule == WEBDATASET_RULE and _are_simple(names):
+            parts = [name.partition(".") for name in names]
+            return [part[0] for part in parts], [part[2] for part in parts], None
+        pairs = [split_name(name, self.rule) for name in names]
+        kept = [at for at, pair in enumerate(pairs) if pair is not None]
+        self._skipped["name without key and field"] += len(names) - len(kept)
+        if self.rule.folders == "flatten":
+            self._refuse_merged([names[at] for at in kept])
+        found = [pair for pair in pairs if pair is not None]
+        return [key for key, _ in found], [field for _, field in found], kept
+
+    def _refuse_merged(self, names: list[str]) -> None:
+        for name in names:
+            folder, _, base = name.rpartition("/")
+            key = (split_name(base, self.rule) or ("", ""))[0]
+            if self._folder_of.setdefault(key, folder) != folder:
+                both = f"{self._folder_of[key]}/ and {folder}/"
+                raise TarError("flattening folders makes two samples one", found=both, key=key, hint="keep folders: KeyRule(folders='keep')")
+
+    def _rows(self, keys: list[str]) -> Int64:
+        if self.rule.group == "archive":
+            return self._archive_rows(keys)
+        rows, known = [], self.keys
+        last, row = (known[-1] if known else None), len(known) - 1
+        for key in keys:
+            if key != last:
+                known.append(key)
+                last = key
+                row += 1
+            rows.append(row)
+        return np.array(rows, np.int64)
+
+    def _archive_rows(self, keys: list[str]) -> Int64:
+        rows = self._row_of
+        for key in keys:
+            if key not in rows:
+                rows[key] = len(self.keys)
+                self.keys.append(key)
+        return np.array([rows[key] for key in keys], np.int64)
+
+
+def _are_simple(names: list[str]) -> bool:
+    """Whether every name is a plain, lower-case ``key.field``: then splitting at the first dot is the whole rule."""
+    joined = "\n" + "\n".join(names)
+    if "/" in joined or "\n__" in joined or "\n." in joined or joined != joined.lower() or joined.count("\n") != len(names):
+        return False
+    return all("." in name for name in names)

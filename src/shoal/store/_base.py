@@ -1,0 +1,78 @@
+"""What every store can do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+__all__ = ["ObjectInfo", "ObjectReader", "ObjectWriter", "Store"]
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """What is known of a stored object without reading it."""
+
+    url: str
+    size: int
+    version: str
+    """Changes whenever the bytes may have: an ETag, or a modification time in nanoseconds."""
+
+
+class ObjectReader(Protocol):
+    """An open object, read by ranges from any thread."""
+
+    @property
+    def info(self) -> ObjectInfo: ...
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Return the bytes ``[start, stop)``, fewer only where the object ends."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class ObjectWriter(Protocol):
+    """An object being written: nobody sees it before ``commit``, nothing is left after ``abort``."""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None: ...
+
+    def commit(self, *, durable: bool = False) -> ObjectInfo:
+        """Show the object under its name; ``durable`` waits until it would survive a power cut."""
+        ...
+
+    def abort(self) -> None: ...
+
+
+class Store(Protocol):
+    """Bytes by URL. Every method takes a whole URL of the store's scheme."""
+
+    def info(self, url: str) -> ObjectInfo:
+        """Raise ObjectNotFoundError when nothing is there."""
+        ...
+
+    def open(self, url: str) -> ObjectReader: ...
+
+    def create(self, url: str) -> ObjectWriter: ...
+
+    def list(self, url: str) -> Iterator[ObjectInfo]:
+        """Every object below the folder ``url``, sorted by URL."""
+        ...
+
+    def read_all(self, url: str) -> bytes: ...
+
+    def write_all(self, url: str, data: bytes) -> ObjectInfo:
+        """Replace the object in one step."""
+        ...
+
+    def append(self, url: str, data: bytes) -> None:
+        """Add to the end and make it durable; for journals, so only where the store can."""
+        ...
+
+    def delete(self, url: str) -> None:
+        """Remove the object; nothing there is no error."""
+        ...
+
+    def is_folder(self, url: str) -> bool:
+        """Whether other objects lie below ``url``."""
+        ...

@@ -1,0 +1,38 @@
+"""Which store serves which URL."""
+
+from __future__ import annotations
+
+from shoal.errors import StoreError
+
+from ._base import Store
+from ._local import LocalStore
+from ._memory import MemoryStore
+from ._url import scheme_of
+
+__all__ = ["register_store", "store_for"]
+
+_STORES: dict[str, Store] = {"file": LocalStore(), "memory": MemoryStore()}
+
+
+def register_store(scheme: str, store: Store) -> None:
+    """Serve every ``scheme://`` URL of this process from ``store``.
+
+    Example:
+        >>> register_store("scratch", MemoryStore())
+        >>> _ = store_for("scratch://a/b.bin").write_all("scratch://a/b.bin", b"hello")
+        >>> store_for("scratch://a/b.bin").read_all("scratch://a/b.bin")
+        b'hello'
+    """
+    _STORES[scheme.lower()] = store
+
+
+def store_for(url: str) -> Store:
+    """The store that serves ``url``. Raises StoreError for a scheme nobody registered."""
+    scheme = scheme_of(url)
+    try:
+        return _STORES[scheme]
+    except KeyError:
+        known = ", ".join(f"{name}://" for name in sorted(_STORES))
+        raise StoreError(
+            f"no store for {scheme}:// URLs", expected=f"a path or one of {known}", found=url, hint="add one with shoal.store.register_store"
+        ) from None

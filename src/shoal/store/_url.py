@@ -1,0 +1,61 @@
+"""URLs as text: plain paths stay plain paths."""
+
+from __future__ import annotations
+
+import os
+import re
+from urllib.parse import unquote, urlsplit
+
+__all__ = ["base_name", "join_url", "local_path", "parent_url", "relative_url", "scheme_of"]
+
+# Two letters at least, so that a Windows drive ("C:\\data") stays a path.
+_SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+)://")
+
+
+def scheme_of(url: str) -> str:
+    """The scheme of a URL in lower case; ``"file"`` for a plain path.
+
+    Example:
+        >>> scheme_of("s3://bucket/a.tar"), scheme_of("data/a.tar")
+        ('s3', 'file')
+    """
+    found = _SCHEME.match(url)
+    return found[1].lower() if found else "file"
+
+
+def local_path(url: str) -> str:
+    """The path of the file that a ``file://`` URL or a plain path names."""
+    if not _SCHEME.match(url):
+        return os.path.expanduser(url)
+    return unquote(urlsplit(url).path)
+
+
+def join_url(base: str, *parts: str) -> str:
+    """Join with single slashes; works for paths and URLs alike.
+
+    Example:
+        >>> join_url("s3://bucket/data/", ".shoal", "manifest.json")
+        's3://bucket/data/.shoal/manifest.json'
+    """
+    joined = base
+    for part in parts:
+        joined = part if not joined else f"{joined.rstrip('/')}/{part}" if joined != "/" else f"/{part}"
+    return joined
+
+
+def parent_url(url: str) -> str:
+    """The folder that holds ``url``; ``"."`` for a bare name."""
+    head, slash, _ = url.rstrip("/").rpartition("/")
+    return head if head else "/" if slash else "."
+
+
+def base_name(url: str) -> str:
+    """The last part of a URL."""
+    return url.rstrip("/").rpartition("/")[2]
+
+
+def relative_url(url: str, base: str) -> str:
+    """``url`` as seen from the folder ``base``, which must hold it."""
+    if base in (".", ""):
+        return url.removeprefix("./")
+    return url.removeprefix(base.rstrip("/") + "/")
