@@ -1,3 +1,81 @@
-"""shoal: plain tar shards as typed, indexed, searchable, exactly resumable datasets."""
+"""shoal: plain tar shards as typed, indexed, searchable, exactly resumable datasets.
+
+This is the front door. Names are loaded when they are first used, so ``import shoal`` stays cheap.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from .errors import ShoalError, ShoalWarning
+
+if TYPE_CHECKING:
+    from .codec import register_codec
+    from .dataset import Dataset, F, load_shards
+    from .formats import register_format
+    from .sample import DictSample, Fields, Lens, PackableSample, check_laws, lens, packable, structural_lens
+    from .schema import Array, Audio, Image, Schema
+    from .shard import KeyRule, ShardingService, ShardWriter
 
 __version__ = "0.1.0.dev0"
+
+__all__ = [
+    "Array",
+    "Audio",
+    "Dataset",
+    "DictSample",
+    "F",
+    "Fields",
+    "Image",
+    "KeyRule",
+    "Lens",
+    "PackableSample",
+    "Schema",
+    "ShardWriter",
+    "ShardingService",
+    "ShoalError",
+    "ShoalWarning",
+    "check_laws",
+    "lens",
+    "load_shards",
+    "packable",
+    "register_codec",
+    "register_format",
+    "structural_lens",
+]
+
+_HOMES = {
+    "Array": "schema",
+    "Audio": "schema",
+    "Dataset": "dataset",
+    "DictSample": "sample",
+    "F": "dataset",
+    "Fields": "sample",
+    "Image": "schema",
+    "KeyRule": "shard",
+    "Lens": "sample",
+    "PackableSample": "sample",
+    "Schema": "schema",
+    "ShardWriter": "shard",
+    "ShardingService": "shard",
+    "check_laws": "sample",
+    "lens": "sample",
+    "load_shards": "dataset",
+    "packable": "sample",
+    "register_codec": "codec",
+    "register_format": "formats",
+    "structural_lens": "sample",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'shoal' has no attribute {name!r}", name=name)
+    value = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -19,6 +19,10 @@
     │   └── UnsafeCodecError             pickle and its like, not asked for
     ├── WriteError (ValueError)          a sample or a target that cannot be written
     │   └── UnsafeNameError              a key or field that no reader would give back
+    ├── SchemaError (ValueError)         a class, a document or a version that makes no schema
+    │   └── SchemaMismatchError          a value, or stored data, that does not fit its schema
+    ├── LensError (ValueError)           a lens that cannot be made, found or used as asked
+    │   └── LensNotFoundError (LookupError)
     ├── ErrorBudgetExceeded              more was skipped than the caller allowed
     ├── SampleKeyError (KeyError)        no such key
     ├── FieldError (KeyError)            no such field or column
@@ -43,8 +47,8 @@ from __future__ import annotations
 from typing import Any
 
 __all__ = [
-    "CodecError",
     "ChecksumError",
+    "CodecError",
     "DecodeError",
     "DuplicateFieldError",
     "EncodeError",
@@ -53,6 +57,8 @@ __all__ = [
     "FormatError",
     "HeaderError",
     "InterleavedKeyError",
+    "LensError",
+    "LensNotFoundError",
     "ManifestError",
     "MissingExtraError",
     "ObjectExistsError",
@@ -62,6 +68,8 @@ __all__ = [
     "PositionError",
     "QueryError",
     "SampleKeyError",
+    "SchemaError",
+    "SchemaMismatchError",
     "ShardIndexError",
     "ShoalError",
     "ShoalWarning",
@@ -113,7 +121,11 @@ class ShoalError(Exception):
         return f"{self.problem}{self._difference()}{self._place()}{'; ' + self.hint if self.hint else ''}"
 
     def _difference(self) -> str:
-        known = [f"{word} {value}" for word, value in (("expected", self.expected), ("found", self.found)) if value is not None]
+        known = [
+            f"{word} {value}"
+            for word, value in (("expected", self.expected), ("found", self.found))
+            if value is not None
+        ]
         return f": {', '.join(known)}" if known else ""
 
     def _place(self) -> str:
@@ -202,6 +214,22 @@ class WriteError(ShoalError, ValueError):
 
 class UnsafeNameError(WriteError):
     """A key or field that would be read back as something else, or not at all."""
+
+
+class SchemaError(ShoalError, ValueError):
+    """A class, a document or a version that makes no schema."""
+
+
+class SchemaMismatchError(SchemaError):
+    """A value, or stored data, that does not fit its schema; ``field`` is the path to what does not."""
+
+
+class LensError(ShoalError, ValueError):
+    """A lens that cannot be made, found or used as asked."""
+
+
+class LensNotFoundError(LensError, LookupError):
+    """No registered lens leads from the one type to the other."""
 
 
 class ErrorBudgetExceeded(ShoalError):  # noqa: N818 - names the event, as StopIteration does

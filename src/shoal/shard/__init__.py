@@ -1,1 +1,108 @@
-"""Tar shards: scanning, indexing, reading, writing."""
+"""Tar shards: scanned, indexed, read, written, verified.
+
+The layout of one shard's life, file by file: ``_header`` reads and builds 512 bytes, ``_entries`` and ``_scan`` walk an
+archive, ``_keys`` groups members into samples, ``_build`` makes an index of what was found, ``_index`` stores it,
+``_open`` finds it again, ``_shard`` reads samples by it, ``_source`` makes many shards one sequence. ``_stream`` reads
+without an index. ``_write`` writes, ``_verify`` finds what is wrong.
+"""
+
+from ._build import build_index
+from ._compress import COMPRESSIONS, Compression, decompressed, reader_stream, sniff
+from ._feed import Feed, ReaderFeed, StreamFeed, SupportsRead
+from ._index import Blocks, Extents, IndexFacts, ShardIndex, load_index, save_index
+from ._interop_dali import export_dali_idx, import_dali
+from ._interop_energon import export_tar_idx, import_energon
+from ._interop_wids import WidsShard, check_wids, export_wids, import_wids
+from ._keys import WEBDATASET_RULE, KeyRule, split_name
+from ._locate import SHARD_ENDINGS, Located, locate_shards
+from ._manifest import Manifest, ShardRecord, load_manifest, manifest_url, merge_shards, save_manifest, split_of
+from ._open import cached_index_url, find_index, fitting_index, index_shard, index_url, open_shard
+from ._pack import FolderPlan, FolderSample, plan_folder
+from ._policy import ErrorLog, ErrorPolicy, OnError
+from ._record import Member, field_totals, members_of, record_of
+from ._rows import Decoders, Sample
+from ._scan import Chunk, Gap, ScanOptions, scan
+from ._service import ShardingService
+from ._shard import Shard
+from ._source import ShardRef, ShardSource, Source
+from ._stream import SampleStream, StreamOptions
+from ._verify import Problem, ShardReport, VerifyOptions, verify_dataset, verify_shard, with_hashes
+from ._write import META_MEMBER, ShardWriter, WriteOptions
+
+__all__ = [
+    "COMPRESSIONS",
+    "META_MEMBER",
+    "SHARD_ENDINGS",
+    "WEBDATASET_RULE",
+    "Blocks",
+    "Chunk",
+    "Compression",
+    "Decoders",
+    "ErrorLog",
+    "ErrorPolicy",
+    "Extents",
+    "Feed",
+    "FolderPlan",
+    "FolderSample",
+    "Gap",
+    "IndexFacts",
+    "KeyRule",
+    "Located",
+    "Manifest",
+    "Member",
+    "OnError",
+    "Problem",
+    "ReaderFeed",
+    "Sample",
+    "SampleStream",
+    "ScanOptions",
+    "Shard",
+    "ShardIndex",
+    "ShardRecord",
+    "ShardRef",
+    "ShardReport",
+    "ShardSource",
+    "ShardWriter",
+    "ShardingService",
+    "Source",
+    "StreamFeed",
+    "StreamOptions",
+    "SupportsRead",
+    "VerifyOptions",
+    "WidsShard",
+    "WriteOptions",
+    "build_index",
+    "cached_index_url",
+    "check_wids",
+    "decompressed",
+    "export_dali_idx",
+    "export_tar_idx",
+    "export_wids",
+    "field_totals",
+    "find_index",
+    "fitting_index",
+    "import_dali",
+    "import_energon",
+    "import_wids",
+    "index_shard",
+    "index_url",
+    "load_index",
+    "load_manifest",
+    "locate_shards",
+    "manifest_url",
+    "members_of",
+    "merge_shards",
+    "open_shard",
+    "plan_folder",
+    "reader_stream",
+    "record_of",
+    "save_index",
+    "save_manifest",
+    "scan",
+    "sniff",
+    "split_name",
+    "split_of",
+    "verify_dataset",
+    "verify_shard",
+    "with_hashes",
+]

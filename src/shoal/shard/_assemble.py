@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,7 @@ from shoal.errors import DuplicateFieldError
 from ._columns import ColumnCollector
 from ._index import Blocks, Extents, IndexFacts, LongExtents, ShardIndex
 
-__all__ = ["MOST_WIDE_FIELDS", "MemberColumns", "assemble"]
+__all__ = ["MOST_WIDE_FIELDS", "MemberColumns", "assemble", "refuse_duplicates"]
 
 MOST_WIDE_FIELDS = 256
 """Beyond this many distinct fields a column each would be mostly zeros: the long layout takes over."""
@@ -34,15 +35,22 @@ class MemberColumns:
 
 
 def assemble(
-    facts: IndexFacts, keys: list[str], names: list[str], members: MemberColumns, columns: ColumnCollector, blocks: Blocks | None, url: str | None = None
+    facts: IndexFacts,
+    keys: list[str],
+    names: list[str],
+    members: MemberColumns,
+    columns: ColumnCollector,
+    blocks: Blocks | None,
+    url: str | None = None,
 ) -> ShardIndex:
     """Build the index. ``names`` are the fields by code. Raises DuplicateFieldError when a sample has one twice."""
-    _refuse_duplicates(keys, names, members, url)
+    refuse_duplicates(keys, names, members, url)
     fields = _wide(len(keys), names, members) if len(names) <= MOST_WIDE_FIELDS else _long(len(keys), names, members)
     return ShardIndex(facts, pa.array(keys, pa.string()), fields, columns.finish(len(keys)), blocks)
 
 
-def _refuse_duplicates(keys: list[str], names: list[str], members: MemberColumns, url: str | None) -> None:
+def refuse_duplicates(keys: list[str], names: list[str], members: MemberColumns, url: str | None) -> None:
+    """Raise DuplicateFieldError when a sample has one field twice."""
     slots = members.rows * len(names) + members.fields
     if not (np.diff(slots) <= 0).any():  # the usual case: fields in one order, samples one after the other
         return
@@ -64,11 +72,18 @@ def _wide(rows: int, names: list[str], members: MemberColumns) -> Mapping[str, E
     found: dict[str, Extents] = {}
     for code, name in enumerate(names):
         at = np.flatnonzero(members.fields == code)
-        columns = (np.zeros(rows, np.uint64), np.zeros(rows, np.uint64), np.zeros(rows, np.uint32))
-        for column, values in zip(columns, (members.offsets, members.sizes, members.crcs), strict=True):
-            column[members.rows[at]] = values[at]
-        found[name] = Extents(*columns)
+        found[name] = Extents(
+            _spread(rows, members.rows[at], members.offsets[at], np.uint64),
+            _spread(rows, members.rows[at], members.sizes[at], np.uint64),
+            _spread(rows, members.rows[at], members.crcs[at], np.uint32),
+        )
     return found
+
+
+def _spread(length: int, rows: Int64, values: npt.NDArray[Any], kind: type) -> npt.NDArray[Any]:
+    column: npt.NDArray[Any] = np.zeros(length, kind)
+    column[rows] = values
+    return column
 
 
 def _long(rows: int, names: list[str], members: MemberColumns) -> LongExtents:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from shoal.errors import ShoalError
+from shoal.errors import ShoalError, TruncatedError
 
 from ._assemble import MemberColumns, assemble
 from ._columns import LARGEST_SOURCE, ColumnCollector, extractor_for
@@ -75,7 +76,9 @@ class BlockCutter:
         """All blocks, the last one ending where the archive's members end."""
         if self._position > self._offsets[-1]:
             self._cut(rows)
-        return Blocks(np.array(self._rows, np.int64), np.array(self._offsets, np.int64), np.array(self._crcs, np.uint32))
+        return Blocks(
+            np.array(self._rows, np.int64), np.array(self._offsets, np.int64), np.array(self._crcs, np.uint32)
+        )
 
 
 class _Builder:
@@ -100,6 +103,8 @@ class _Builder:
         self._parts.append(MemberColumns(grouped.rows, grouped.fields, offsets, sizes, crcs))
         if chunk.data:
             self._collect(chunk, grouped, offsets, sizes)
+        else:
+            self._drop_columns(grouped)
 
     def _cut_blocks(self, chunk: Chunk, rows: Int64, starts: Int64) -> None:
         before = np.concatenate(([self._last_row], rows[:-1])) if len(rows) else rows
@@ -115,6 +120,11 @@ class _Builder:
         at = chunk.base
         while at < chunk.stop:
             piece = self._feed.at(at, min(4 << 20, chunk.stop - at))
+            if not piece:
+                problem = "the archive ends inside a member"
+                raise TruncatedError(
+                    problem, expected=f"bytes up to {chunk.stop}", found=f"the end at {at}", offset=chunk.base
+                )
             self._cutter.add(memoryview(piece), at, starts, rows)
             self._large_crc = self._update_large(chunk, piece, at)
             starts, rows = starts[:0], rows[:0]
@@ -131,7 +141,9 @@ class _Builder:
         if not chunk.data:
             return np.array([self._large_crc][: len(offsets)], np.uint32)
         view, starts = memoryview(chunk.data), offsets - chunk.base
-        return np.array([crc32(view[a:b]) for a, b in zip(starts.tolist(), (starts + sizes).tolist(), strict=True)], np.uint32)
+        return np.array(
+            [crc32(view[a:b]) for a, b in zip(starts.tolist(), (starts + sizes).tolist(), strict=True)], np.uint32
+        )
 
     def _collect(self, chunk: Chunk, grouped: Grouped, offsets: Int64, sizes: Int64) -> None:
         for name, code in self._grouper.fields.items():
@@ -147,6 +159,13 @@ class _Builder:
             if members:
                 self._collector.add_bytes(grouped.rows[at].tolist(), name, members, extract)
 
+    def _drop_columns(self, grouped: Grouped) -> None:
+        """A member whose bytes were not asked for has no columns either."""
+        names = list(self._grouper.fields)
+        for name in {names[code] for code in grouped.fields.tolist()}:
+            if extractor_for(name) is not None:
+                self._collector.drop(name, f"a member over {LARGEST_SOURCE} bytes")
+
     def finish(self, facts: IndexFacts, url: str) -> ShardIndex:
         keys, names = self._grouper.keys, list(self._grouper.fields)
         members = _concatenated(self._parts)
@@ -158,7 +177,7 @@ class _Builder:
 
 
 def _concatenated(parts: list[MemberColumns]) -> MemberColumns:
-    def join(name: str, kind: type) -> npt.NDArray[np.generic]:
-        return np.concatenate([getattr(part, name) for part in parts]) if parts else np.empty(0, kind)
+    def join(name: str) -> npt.NDArray[Any]:
+        return np.concatenate([getattr(part, name) for part in parts]) if parts else np.empty(0, np.int64)
 
-    return MemberColumns(*(join(name, np.int64) for name in ("rows", "fields", "offsets", "sizes")), join("crcs", np.uint32))  # type: ignore[arg-type]
+    return MemberColumns(join("rows"), join("fields"), join("offsets"), join("sizes"), join("crcs"))

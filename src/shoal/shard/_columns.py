@@ -1,7 +1,8 @@
 """Metadata columns: the scalars of a sample's small fields, so that a query never opens a tar.
 
-``.json`` gives a column for each scalar (``json.width``, nested ones dotted), ``.cls`` an integer, a short ``.txt`` its text.
-A column holds one type. Where a shard mixes types, or a text is long, the column is left out and the index says why.
+``.json`` gives a column for each scalar (``json.width``, nested ones dotted), ``.cls`` an integer, a short ``.txt``
+its text. A column holds one type. Where a shard mixes types, or a text is long, the column is left out and the index
+says why.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ LARGEST_SOURCE = 1 << 20
 """A larger member is data, not metadata; its columns are left out."""
 MOST_COLUMNS = 256
 _DEEPEST = 4
+_MOST_NAMES = 4096  # remembered though they give no column: a mapping from ids to things must not fill the memory
 _SCALAR_KINDS = {bool, int, float, str, type(None)}
+_UNREADABLE = (ValueError, msgspec.DecodeError, RecursionError)
 
 Extractor = Callable[[bytes], Any]
 
@@ -52,76 +55,103 @@ class ColumnCollector:
 
     def __init__(self) -> None:
         self._values: dict[str, list[Any]] = {}
+        self._field_of: dict[str, str] = {}
+        """Of every column there ever was, dropped ones too."""
+        self._nested: set[str] = set()
+        """Names under which a list or a mapping was met."""
         self.dropped: dict[str, str] = {}
 
     def drop(self, name: str, reason: str) -> None:
-        """Leave a column out: part of its values would be missing, and a query would be wrong without a word."""
+        """Leave a column out, or every column of a field.
+
+        Part of its values would be missing, and a query would be wrong without a word.
+        """
         self.dropped[name] = reason
+        for column in [at for at in self._values if name in (at, self._field_of[at])]:
+            del self._values[column]
 
     def add_bytes(self, rows: list[int], field: str, members: list[bytes], extract: Extractor) -> None:
-        """Add what the members hold, one a row; bytes that are not what the field's name says are simply not indexed."""
+        """Add what the members hold, one a row; bytes that are not what the field's name says are not indexed."""
+        if field in self.dropped:
+            return
         try:
             values = [extract(data) for data in members]
-        except (ValueError, msgspec.DecodeError):
+        except _UNREADABLE:
             values = [_or_none(extract, data) for data in members]
         self.add_values(rows, field, values)
 
     def add_values(self, rows: list[int], field: str, values: list[Any]) -> None:
         """Add one value a row: a scalar, or a mapping whose scalars become columns."""
+        self._add(rows, field, values, field, _DEEPEST)
+
+    def _add(self, rows: list[int], name: str, values: list[Any], field: str, depth: int) -> None:
         kinds = set(map(type, values))
-        if kinds == {dict} and _same_keys(values):
-            for name in values[0]:
-                self.add_values(rows, f"{field}.{name}", [value[name] for value in values])
-        elif kinds <= _SCALAR_KINDS:
-            self._put_all(rows, field, values)
+        if kinds <= _SCALAR_KINDS:
+            self._put_all(rows, name, values, field, str in kinds)
+        elif kinds == {dict} and _same_keys(values):
+            self._note_nested(name)
+            for key in values[0] if depth else ():
+                self._add(rows, f"{name}.{key}", [value[key] for value in values], field, depth - 1)
         else:
             for row, value in zip(rows, values, strict=True):
-                self._add_value(row, field, value, _DEEPEST)
+                self._add_one(row, name, value, field, depth)
 
-    def _add_value(self, row: int, name: str, value: object, depth: int) -> None:
-        kind = type(value)
-        if kind in _SCALAR_KINDS:
-            self._put(row, name, value)
-        elif kind is dict and depth:
-            for key, inner in value.items():  # type: ignore[attr-defined]
-                self._add_value(row, f"{name}.{key}", inner, depth - 1)
-
-    def _put_all(self, rows: list[int], name: str, values: list[Any]) -> None:
-        column = self._column(name)
-        if column is not None and len(column) == rows[0] and rows[-1] - rows[0] == len(rows) - 1 and len(rows) == len(values):
-            column.extend(values)
+    def _add_one(self, row: int, name: str, value: object, field: str, depth: int) -> None:
+        if type(value) in _SCALAR_KINDS:
+            self._put_all([row], name, [value], field, type(value) is str)
             return
-        for row, value in zip(rows, values, strict=True):
-            self._put(row, name, value)
+        self._note_nested(name)
+        if isinstance(value, dict) and depth:
+            for key, inner in value.items():
+                self._add_one(row, f"{name}.{key}", inner, field, depth - 1)
 
-    def _put(self, row: int, name: str, value: object) -> None:
-        column = self._column(name)
+    def _note_nested(self, name: str) -> None:
+        if len(self._nested) < _MOST_NAMES:
+            self._nested.add(name)
+
+    def _put_all(self, rows: list[int], name: str, values: list[Any], field: str, texts: bool) -> None:
+        column = self._column(name, field)
         if column is None:
             return
-        missing = row - len(column)
-        if missing < 0:
-            column[row] = value  # met again for an earlier row: grouping over the whole archive
+        if texts and max(len(value) for value in values if type(value) is str) > LONGEST_TEXT:
+            self.drop(name, f"a text over {LONGEST_TEXT} characters")  # now, because long texts are much to keep
+        elif len(column) == rows[0] and rows[-1] - rows[0] == len(rows) - 1:
+            column.extend(values)
         else:
+            for row, value in zip(rows, values, strict=True):
+                self._put(row, name, column, value)
+
+    def _put(self, row: int, name: str, column: list[Any], value: object) -> None:
+        missing = row - len(column)
+        if missing >= 0:
             column.extend([None] * missing)
             column.append(value)
+        elif column[row] is None:
+            column[row] = value  # an earlier row: grouping over the whole archive
+        elif value is not None and name not in self.dropped:
+            self.drop(name, "two values of one sample")  # as of {"a.b": 1, "a": {"b": 2}}
 
-    def _column(self, name: str) -> list[Any] | None:
+    def _column(self, name: str, field: str) -> list[Any] | None:
         column = self._values.get(name)
-        if column is not None:
+        if column is not None and self._field_of[name] == field:
             return column
-        if len(self._values) >= MOST_COLUMNS:
-            self.dropped.setdefault(name, f"over {MOST_COLUMNS} columns")
+        if column is not None:
+            self.drop(name, f"both {self._field_of[name]} and {field} give it")
+        if name in self._field_of or name in self.dropped:
             return None
+        if len(self._field_of) >= MOST_COLUMNS:
+            if len(self.dropped) < _MOST_NAMES:
+                self.dropped[name] = f"over {MOST_COLUMNS} columns"
+            return None
+        self._field_of[name] = field
         return self._values.setdefault(name, [])
 
     def finish(self, rows: int) -> dict[str, pa.Array]:
         """The columns, each as long as the shard, null where a sample has no value."""
         columns: dict[str, pa.Array] = {}
         for name, values in self._values.items():
-            if name in self.dropped:
-                continue
             values.extend([None] * (rows - len(values)))
-            array = _typed(values)
+            array = "mixed types" if name in self._nested else _typed(values)
             if isinstance(array, str):
                 self.dropped[name] = array
             else:
@@ -137,19 +167,16 @@ def _same_keys(mappings: list[dict[Any, Any]]) -> bool:
 def _or_none(extract: Extractor, data: bytes) -> Any:
     try:
         return extract(data)
-    except (ValueError, msgspec.DecodeError):
+    except _UNREADABLE:
         return None
 
 
 def _typed(values: list[Any]) -> pa.Array | str:
     """The values as one Arrow array, or the reason why there is none."""
     kinds = set(map(type, values)) - {type(None)}
-    if bool in kinds and len(kinds) > 1:  # Arrow would take True for 1.0
+    if len(kinds) > 1 and kinds != {int, float}:  # Arrow would take True for 1.0
         return "mixed types"
     try:
-        array = pa.array(values)
+        return pa.array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError):
-        return "mixed types"
-    if pa.types.is_string(array.type) and max((len(v) for v in values if v is not None), default=0) > LONGEST_TEXT:
-        return f"a text over {LONGEST_TEXT} characters"
-    return array
+        return "values that Arrow cannot hold"

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from shoal.errors import HeaderError, TarError, TruncatedError, UnsupportedMemberError
 
-from ._header import BLOCK, REGULAR, HeaderTable, holds_data, padded, parse_header, parse_headers, parse_pax, refuse_sparse
+from ._header import BLOCK, REGULAR, HeaderTable, holds_data, padded, parse_header, parse_headers, parse_pax
 
-__all__ = ["Entries", "read_entries"]
+__all__ = ["EXTENDED", "Entries", "read_entries"]
 
 _ZERO = bytes(BLOCK)
-_EXTENDED = b"xgXLK"  # headers that speak of the member after them
+EXTENDED = b"xgXLK"  # headers that speak of the member after them
 _MOST_EXTENDED = 1 << 20
+_MOST_DIGITS = 20  # of a PAX size
+_SPARSE = ord("S")
 _KINDS = {"1": "hard link", "2": "symbolic link", "3": "device", "4": "device", "5": "folder", "6": "fifo"}
 
 
@@ -23,25 +26,36 @@ _KINDS = {"1": "hard link", "2": "symbolic link", "3": "device", "4": "device", 
 class Entries:
     """What one buffer gave, and why it stopped. Positions count from the buffer's start."""
 
-    names: list[bytes] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     stop: int = 0
-    """Where the first entry starts that is not in it. 0 with a name: one large member, whose bytes were not asked for."""
+    """Where the first entry starts that is not in it. 0 with a name: one large member, which came without its bytes."""
     needed: int = BLOCK
     """How many bytes from ``stop`` on the next entry takes."""
     at_marker: bool = False
     """Whether a block of zeros stands at ``stop``."""
     error: TarError | None = None
+    """What is wrong with the entry at ``stop``."""
+    error_stop: int | None = None
+    """Where that entry ends; None when nobody can tell."""
 
 
-def read_entries(data: bytes, base: int, shared: dict[str, bytes], skipped: Counter[str], large_bytes: int | None) -> Entries:
+def read_entries(
+    data: bytes,
+    base: int,
+    shared: dict[str, bytes],
+    skipped: Counter[str],
+    *,
+    large_bytes: int | None = None,
+    encoding: str = "utf-8",
+) -> Entries:
     """Read every whole entry of a buffer, up to its end, an end marker or damage.
 
     ``base`` is where the buffer starts, for errors. ``shared`` keeps the global PAX records from buffer to buffer.
     """
-    reader = _Reader(data, base, shared, skipped, large_bytes)
+    reader = _Reader(data, base, shared, skipped, large_bytes, encoding)
     try:
         reader.read_all()
     except TarError as error:
@@ -52,21 +66,34 @@ def read_entries(data: bytes, base: int, shared: dict[str, bytes], skipped: Coun
 class _Reader:
     """Takes plain members many at a time, everything else header by header."""
 
-    def __init__(self, data: bytes, base: int, shared: dict[str, bytes], skipped: Counter[str], large_bytes: int | None) -> None:
+    def __init__(
+        self,
+        data: bytes,
+        base: int,
+        shared: dict[str, bytes],
+        skipped: Counter[str],
+        large_bytes: int | None,
+        encoding: str,
+    ) -> None:
         self._data = data
         self._base = base
         self._shared = shared
         self._skipped = skipped
         self._large = 1 << 62 if large_bytes is None else large_bytes
+        self._encoding = encoding
         self._blocks = len(data) // BLOCK
-        self._pending: dict[str, bytes] = {}
+        self._pending: dict[str, bytes] | None = None
+        """What headers said of the next member; None when none stands before it."""
+        self._named_by_pax = False
+        self._refused: TarError | None = None
+        """Why the next member cannot be given."""
         self.found = Entries()
 
     def read_all(self) -> None:
         table = parse_headers(self._data)
         row: int | None = 0
         while row is not None and row < self._blocks:
-            row = self._one(row) if self._pending or self._shared else self._chain(table, row)
+            row = self._one(row) if self._pending is not None or self._shared else self._chain(table, row)
         if row is not None:
             self.found.needed = (row + 1) * BLOCK - self.found.stop
 
@@ -81,10 +108,17 @@ class _Reader:
         return self._each(table, part) if part.stop > part.start else self._one(row)
 
     def _plain(self, table: HeaderTable, part: slice) -> int:
-        starts = table.rows[part] * BLOCK
-        self._append(table.names(part), starts.tolist(), (starts + BLOCK).tolist(), table.sizes[part].tolist())
-        row = int(table.next_rows[part.stop - 1])
+        raw, sizes, rows = table.names(part), table.sizes[part], table.rows[part]
+        names = _decoded(raw, self._encoding)
+        if (count := len(names)) < len(raw):
+            part = slice(part.start, part.start + count)
+        self._append(
+            names, (rows[:count] * BLOCK).tolist(), ((rows[:count] + 1) * BLOCK).tolist(), sizes[:count].tolist()
+        )
+        row = int(table.next_rows[part.stop - 1]) if count else int(rows[0])
         self.found.stop = row * BLOCK
+        if count < len(raw):
+            raise self._name_error(raw[count], row, int(table.next_rows[part.stop]))
         return row
 
     def _each(self, table: HeaderTable, part: slice) -> int | None:
@@ -100,79 +134,182 @@ class _Reader:
     def _one(self, row: int) -> int | None:
         block = self._data[row * BLOCK : (row + 1) * BLOCK]
         if block == _ZERO:
-            return self._end(row)
+            self._end(row)
+            return None
         header = parse_header(block, self._base + row * BLOCK)
         return self._entry(header.name, header.size, header.kind, row)
 
     def _end(self, row: int) -> None:
-        if self._pending:
-            raise TruncatedError("the archive ends between a member and the header before it", offset=self._base + row * BLOCK)
+        if self._pending is not None:
+            cut = TruncatedError(
+                "the archive ends between a member and the header before it", offset=self._base + row * BLOCK
+            )
+            raise self._refused or cut
         self.found.at_marker = True
 
     def _entry(self, name: bytes, size: int, kind: int, row: int) -> int | None:
         """Take one header and what it carries; None when its data is not all in the buffer, or not wanted."""
-        records = {**self._shared, **self._pending}
-        if records and kind not in _EXTENDED:
-            name, size = records.get("path", name), _pax_size(records, size, self._base + row * BLOCK)
+        if kind in EXTENDED:
+            return self._extended(kind, size, row)
+        named_by_pax = False
+        if self._pending or self._shared:
+            name, size, named_by_pax = self._amended(name, size, row)
         stop = row + 1 + (padded(size) // BLOCK if holds_data(kind) else 0)
+        if kind == _SPARSE or self._refused:
+            raise self._refusal(kind, row, stop)
         if kind in REGULAR and size >= self._large:
-            return self._large_member(name, size, row, stop)
+            self._large_member(self._text(name, named_by_pax, row, stop), size, row, stop)
+            return None
         if stop > self._blocks:
-            return self._stop_short(kind, size, row, stop)
-        if kind in _EXTENDED:
-            self._extend(kind, row, size)
-            return stop
-        self._member(name, size, kind, row)
-        self._pending = {}
+            self.found.needed = stop * BLOCK - self.found.stop
+            return None
+        if kind in REGULAR:
+            self._append([self._text(name, named_by_pax, row, stop)], [self.found.stop], [(row + 1) * BLOCK], [size])
+        else:
+            self._skipped[_KINDS.get(chr(kind), f"unknown kind {chr(kind)!r}")] += 1
+        self._pending = None
         self.found.stop = stop * BLOCK
         return stop
 
-    def _large_member(self, name: bytes, size: int, row: int, stop: int) -> None:
+    def _amended(self, name: bytes, size: int, row: int) -> tuple[bytes, int, bool]:
+        """A member's name and size as the headers before it say, and whether PAX gave the name."""
+        pending = self._pending or {}
+        records = {**self._shared, **pending}
+        if "path" in records:
+            return records["path"], self._pax_size(records, size, row), self._named_by_pax or "path" not in pending
+        return name, self._pax_size(records, size, row), False
+
+    def _pax_size(self, records: dict[str, bytes], size: int, row: int) -> int:
+        if "size" not in records:
+            return size
+        if not records["size"].isdigit() or len(records["size"]) > _MOST_DIGITS:
+            found = repr(records["size"][: 2 * _MOST_DIGITS])
+            raise HeaderError(
+                "a PAX size cannot be read",
+                expected=f"at most {_MOST_DIGITS} digits",
+                found=found,
+                offset=self._base + row * BLOCK,
+            )
+        return int(records["size"])
+
+    def _large_member(self, name: str, size: int, row: int, stop: int) -> None:
         """Given alone, so only from the start of a buffer; anywhere else it ends the buffer."""
         if self.found.stop == 0:
             self._append([name], [0], [(row + 1) * BLOCK], [size])
         self.found.needed = stop * BLOCK - self.found.stop
 
-    def _stop_short(self, kind: int, size: int, row: int, stop: int) -> None:
+    def _extended(self, kind: int, size: int, row: int) -> int | None:
+        """Take a header that speaks of the next member, or of all that follow."""
+        stop = row + 1 + padded(size) // BLOCK
         self.found.needed = stop * BLOCK - self.found.stop
-        if kind in _EXTENDED and size > _MOST_EXTENDED:
-            problem = "a PAX or GNU header is too long"
-            raise HeaderError(problem, expected=f"at most {_MOST_EXTENDED} bytes", found=size, offset=self._base + row * BLOCK)
-
-    def _extend(self, kind: int, row: int, size: int) -> None:
-        """Remember what a PAX or GNU header says of the next member, or of all that follow."""
-        at = (row + 1) * BLOCK
-        content = self._data[at : at + size]
-        if kind in b"LK":
-            if kind == ord("L"):
-                self._pending = {**self._pending, "path": content.partition(b"\0")[0]}
-            return
-        records = parse_pax(content, self._base + at)
-        refuse_sparse(records, self._base + row * BLOCK)
+        if (
+            self.found.needed > _MOST_EXTENDED
+        ):  # all that stand before one member, or a stream of them would have no end
+            problem = "the PAX and GNU headers of a member are too long"
+            raise HeaderError(
+                problem,
+                expected=f"at most {_MOST_EXTENDED} bytes",
+                found=self.found.needed,
+                offset=self._base + row * BLOCK,
+            )
+        if stop > self._blocks:
+            return None
+        content = self._data[(row + 1) * BLOCK : (row + 1) * BLOCK + size]
         if kind == ord("g"):
-            self._shared.update({keyword: value for keyword, value in records.items() if keyword in ("path", "size")})
+            self._share(content, row, stop)
         else:
-            self._pending = {**self._pending, **records}
+            self._remember(kind, content, row)
+        return stop
 
-    def _member(self, name: bytes, size: int, kind: int, row: int) -> None:
-        if kind == ord("S"):
-            hint = "write it again with `tar --no-sparse`"
-            raise UnsupportedMemberError("a sparse member cannot be read", found=repr(name), offset=self._base + row * BLOCK, hint=hint)
-        if kind not in REGULAR:
-            self._skipped[_KINDS.get(chr(kind), f"unknown kind {chr(kind)!r}")] += 1
-            return
-        self._append([name], [self.found.stop], [(row + 1) * BLOCK], [size])
+    def _share(self, content: bytes, row: int, stop: int) -> None:
+        if self._pending is None:  # on its own, so an entry of its own
+            self.found.error_stop = stop * BLOCK
+        records = parse_pax(content, self._base + (row + 1) * BLOCK)
+        self._shared.update({keyword: value for keyword, value in records.items() if keyword in ("path", "size")})
+        self.found.error_stop = None
+        if self._pending is None:
+            self.found.stop = stop * BLOCK
 
-    def _append(self, names: list[bytes], starts: list[int], offsets: list[int], sizes: list[int]) -> None:
+    def _remember(self, kind: int, content: bytes, row: int) -> None:
+        """Where two headers disagree the first one counts, as for every reader that stands on ``tarfile``."""
+        records: dict[str, bytes] = {}
+        if kind == ord("L"):
+            records = {"path": content.partition(b"\0")[0]}
+        elif kind != ord("K"):
+            records = self._pax_records(content, row)
+        before = self._pending or {}
+        if "path" in records and "path" not in before:
+            self._named_by_pax = kind != ord("L")
+        self._pending = {**records, **before}
+
+    def _pax_records(self, content: bytes, row: int) -> dict[str, bytes]:
+        """The records; where they are damaged, or say that it is sparse, the member they speak of is refused."""
+        try:
+            records = parse_pax(content, self._base + (row + 1) * BLOCK)
+        except HeaderError as error:
+            self._refused = error
+            return {}
+        if any(keyword.startswith("GNU.sparse") for keyword in records):
+            self._refused = _sparse_error(self._base + row * BLOCK)
+        return records
+
+    def _refusal(self, kind: int, row: int, stop: int) -> TarError:
+        tables = self._sparse_tables(row) if kind == _SPARSE else 0
+        self.found.error_stop = None if tables is None else (stop + tables) * BLOCK
+        return self._refused or _sparse_error(self._base + row * BLOCK)
+
+    def _sparse_tables(self, row: int) -> int | None:
+        """How many blocks of its map a sparse member has before its data; None when they go on behind the buffer."""
+        flag, at = 482, row
+        while at < self._blocks and self._data[at * BLOCK + flag]:
+            flag, at = 504, at + 1
+        return at - row if at < self._blocks else None
+
+    def _text(self, name: bytes, named_by_pax: bool, row: int, stop: int) -> str:
+        """The name as text: PAX writes UTF-8 whatever the other names are in, though some writers did not know."""
+        for encoding in ("utf-8", self._encoding) if named_by_pax else (self._encoding,):
+            try:
+                return name.decode(encoding)
+            except UnicodeDecodeError:
+                continue
+        raise self._name_error(name, row, stop)
+
+    def _name_error(self, name: bytes, row: int, stop: int) -> HeaderError:
+        self.found.error_stop = stop * BLOCK
+        return HeaderError(
+            "a member's name cannot be read",
+            expected=f"{self._encoding} text",
+            found=repr(name[:200]),
+            offset=self._base + row * BLOCK,
+            hint="name the encoding: KeyRule(encoding='latin-1')",
+        )
+
+    def _append(self, names: list[str], starts: list[int], offsets: list[int], sizes: list[int]) -> None:
         self.found.names += names
         self.found.starts += starts
         self.found.offsets += offsets
         self.found.sizes += sizes
 
 
-def _pax_size(records: dict[str, bytes], size: int, offset: int) -> int:
-    if "size" not in records:
-        return size
-    if not records["size"].isdigit():
-        raise HeaderError("a PAX size is not a number", found=repr(records["size"]), offset=offset)
-    return int(records["size"])
+def _sparse_error(offset: int) -> TarError:
+    return UnsupportedMemberError(
+        "a sparse member cannot be read", offset=offset, hint="write it again with `tar --no-sparse`"
+    )
+
+
+def _decoded(names: list[bytes], encoding: str) -> list[str]:
+    """The names as text, up to the first that cannot be read."""
+    try:
+        if encoding == "utf-8":
+            return b"\0".join(names).decode().split("\0")  # no name of a plain header holds a NUL
+        return [name.decode(encoding) for name in names]
+    except UnicodeDecodeError:
+        return list(_readable(names, encoding))
+
+
+def _readable(names: list[bytes], encoding: str) -> Iterator[str]:
+    for name in names:
+        try:
+            yield name.decode(encoding)
+        except UnicodeDecodeError:
+            return

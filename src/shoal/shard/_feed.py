@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
+from shoal.errors import StoreError
 from shoal.store import ObjectReader
 
 __all__ = ["Feed", "ReaderFeed", "StreamFeed", "SupportsRead"]
+
+_MOST_AT_ONCE = 1 << 22  # parts that are only passed by should not take the memory of a member
 
 
 class SupportsRead(Protocol):
     """All that streaming needs of a file, a pipe or a socket."""
 
-    def read(self, size: int, /) -> bytes: ...
+    def read(self, size: int, /) -> bytes | None: ...
 
 
 class Feed(Protocol):
@@ -41,7 +44,10 @@ class ReaderFeed:
 
 
 class StreamFeed:
-    """Anything with ``read``: holds only what was read past the position asked for last."""
+    """Anything with ``read``: holds only what was read past the position asked for last.
+
+    The ``size`` is known once the stream has ended.
+    """
 
     def __init__(self, stream: SupportsRead) -> None:
         self._stream = stream
@@ -51,22 +57,32 @@ class StreamFeed:
 
     def at(self, position: int, length: int) -> bytes:
         self._drop_before(position)
-        if len(self._held) < length:
-            self._held = b"".join([self._held, *self._parts(length - len(self._held))])
+        missing = length - len(self._held)
+        if missing > 0 and self.size is None:
+            self._held = b"".join([self._held, *self._parts(self._start + len(self._held), missing)])
         return self._held if len(self._held) == length else self._held[:length]
 
     def _drop_before(self, position: int) -> None:
+        if position < self._start:
+            raise ValueError(f"a stream does not go back: byte {position} asked for after byte {self._start}")
         held = self._start + len(self._held)
         if position <= held:
             self._held = self._held[position - self._start :]
         else:
             self._held = b""
-            for _ in self._parts(position - held):  # read on without keeping it
+            for _ in self._parts(held, position - held):  # read on without keeping it
                 pass
         self._start = position
 
-    def _parts(self, length: int) -> Iterator[bytes]:
-        """``length`` bytes in parts: pipes and sockets give less than asked for."""
-        while length > 0 and (part := self._stream.read(min(length, 1 << 24))):
+    def _parts(self, at: int, length: int) -> Iterator[bytes]:
+        """``length`` bytes from ``at``, where the stream stands, in parts: pipes and sockets give less at a time."""
+        while length > 0 and self.size is None:
+            part = self._stream.read(min(length, _MOST_AT_ONCE))
+            if part is None:
+                raise StoreError(
+                    "the stream has nothing to read yet", expected="a blocking stream", found="a non-blocking one"
+                )
             yield part
-            length -= len(part)
+            at, length = at + len(part), length - len(part)
+            if not part:
+                self.size = at

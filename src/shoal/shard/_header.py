@@ -6,18 +6,22 @@ of a buffer at once with NumPy and leaves the rest to ``parse_header``: the two 
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from shoal.errors import HeaderError, TruncatedError, UnsupportedMemberError
+from shoal.errors import HeaderError, TruncatedError, WriteError
 
 __all__ = [
     "BLOCK",
+    "PLAIN_PARTS",
     "Header",
     "HeaderTable",
     "build_header",
+    "header_parts",
     "holds_data",
     "padded",
     "parse_header",
@@ -31,6 +35,7 @@ BLOCK = 512
 REGULAR = b"0\x007"  # '0', the old NUL, and '7' (contiguous) all are plain files
 # Links, devices, folders and fifos carry no data, whatever their size field says.
 _WITHOUT_DATA = b"123456"
+_GNU_MAGIC = b"ustar  \0"  # has times where ustar has the prefix (`tar --incremental`)
 _USTAR = int.from_bytes(b"usta", "little")
 _OCTAL_11 = (8 ** np.arange(10, -1, -1)).astype(np.int64)
 _OCTAL_6 = (8 ** np.arange(5, -1, -1)).astype(np.int64)
@@ -65,15 +70,17 @@ def parse_header(block: bytes | memoryview, offset: int) -> Header:
     """
     block = bytes(block)
     if len(block) < BLOCK:
-        raise TruncatedError("the archive ends inside a header", expected=f"{BLOCK} bytes", found=len(block), offset=offset)
+        raise TruncatedError(
+            "the archive ends inside a header", expected=f"{BLOCK} bytes", found=len(block), offset=offset
+        )
     _check_sum(block, offset)
     name = _text(block[:100])
     kind = block[156]
-    prefix = _text(block[345:500])
-    if prefix and kind not in b"LKS":
-        name = prefix + b"/" + name
     if kind == 0 and name.endswith(b"/"):
         kind = ord("5")  # before ustar, a trailing slash was all that marked a folder
+    prefix = b"" if block[257:265] == _GNU_MAGIC else _text(block[345:500])
+    if prefix and kind not in b"LKS":
+        name = prefix + b"/" + name
     return Header(name, _number(block[124:136], offset), kind)
 
 
@@ -101,8 +108,14 @@ def _check_sum(block: bytes, offset: int) -> None:
     if not same_checksum(block, stated):
         looks_tar = block[257:262] == b"ustar"
         problem = "a member header is damaged" if looks_tar or offset else "this is not a tar archive"
-        hint = "run `shoal verify` to see how much is readable, or read with on_error='skip'" if looks_tar or offset else None
-        raise HeaderError(problem, expected="a header whose checksum fits", found=_short(block), offset=offset, hint=hint)
+        hint = (
+            "run `shoal verify` to see how much is readable, or read with on_error='skip'"
+            if looks_tar or offset
+            else None
+        )
+        raise HeaderError(
+            problem, expected="a header whose checksum fits", found=_short(block), offset=offset, hint=hint
+        )
 
 
 def _short(block: bytes) -> str:
@@ -164,7 +177,8 @@ def parse_headers(data: bytes | memoryview) -> HeaderTable:
     stated, summed = _octal(heads[:, 148:155], _OCTAL_6)
     sums = _byte_sums(heads) - heads[:, 148:156].sum(axis=1, dtype=np.int64) + 8 * 32
     kinds = heads[:, 156]
-    plain = numbered & summed & (stated == sums) & (kinds != 0)
+    ended = (heads[:, 154] == 0) | (heads[:, 155] == 0) | (heads[:, 155] == 32)  # a NUL hides the checksum's last byte
+    plain = numbered & summed & ended & (stated == sums) & (kinds != 0)
     return _table(rows[plain], heads[plain], sizes[plain], kinds[plain])
 
 
@@ -180,7 +194,8 @@ def _byte_sums(heads: UInt8) -> Int64:
     words = heads.view("<u8")
     lanes = np.uint64(0x00FF00FF00FF00FF)
     total = ((words & lanes) + ((words >> np.uint64(8)) & lanes)).sum(axis=1)
-    return total.view("<u2").reshape(-1, 4).sum(axis=1, dtype=np.int64)
+    sums: Int64 = total.view("<u2").reshape(-1, 4).sum(axis=1, dtype=np.int64)
+    return sums
 
 
 def _octal(field: UInt8, powers: Int64) -> tuple[Int64, npt.NDArray[np.bool_]]:
@@ -202,39 +217,81 @@ def parse_pax(data: bytes, offset: int) -> dict[str, bytes]:
         length = int(data[at:space]) if space > at and data[at:space].isdigit() else 0
         record = data[space + 1 : at + length]
         keyword, equals, value = record.partition(b"=")
-        if length < 5 or at + length > len(data) or not equals or not record.endswith(b"\n"):
-            raise HeaderError("a PAX header is damaged", expected="'length keyword=value'", found=repr(data[at : at + 32]), offset=offset + at)
+        if length < 5 or at + length > len(data) or not keyword or not equals or not record.endswith(b"\n"):
+            raise HeaderError(
+                "a PAX header is damaged",
+                expected="'length keyword=value'",
+                found=repr(data[at : at + 32]),
+                offset=offset + at,
+            )
         records[keyword.decode("utf-8", "replace")] = value[:-1]
         at += length
     return records
 
 
-def refuse_sparse(records: dict[str, bytes], offset: int) -> None:
-    """Raise UnsupportedMemberError when PAX records say that the next member is sparse."""
-    if any(keyword.startswith("GNU.sparse") for keyword in records):
-        raise UnsupportedMemberError("a sparse member cannot be read", offset=offset, hint="write it again with `tar --no-sparse`")
-
-
 _FIXED = b"0000444\x000000000\x000000000\x00"  # mode, uid, gid: the same for everyone
-_TAIL = b"ustar\x0000bigdata".ljust(40, b"\0") + b"bigdata".ljust(32, b"\0") + b"0000000\x000000000\x00"
+_OWNER = b"ustar\x0000bigdata".ljust(40, b"\0") + b"bigdata".ljust(32, b"\0") + b"0000000\x000000000\x00"
 _MOST_OCTAL = 8**11
 
 
 def build_header(name: bytes, size: int, mtime: int = 0, kind: bytes = b"0") -> bytes:
     """The header, or headers, of one member: ustar, with PAX before it only where the name or the size needs it.
 
-    The same arguments give the same bytes, always.
+    The same arguments give the same bytes, always. Raises WriteError for a time that no tar can hold.
 
     Example:
         >>> len(build_header(b"a.txt", 5)), len(build_header(b"x" * 300 + b".txt", 5))
         (512, 1536)
     """
+    if not 0 <= mtime < _MOST_OCTAL:
+        raise WriteError(
+            "a member's time does not fit a tar", expected=f"seconds from 0 to {_MOST_OCTAL - 1}", found=mtime
+        )
     split = _split_name(name)
     if split is not None and size < _MOST_OCTAL:
         return _ustar(*split, size, mtime, kind)
-    records = (b"" if split else _pax_record(b"path", name)) + (b"" if size < _MOST_OCTAL else _pax_record(b"size", b"%d" % size))
+    records = (b"" if split else _pax_record(b"path", name)) + (
+        b"" if size < _MOST_OCTAL else _pax_record(b"size", b"%d" % size)
+    )
     extended = _ustar(b"././@PaxHeader", b"", len(records), mtime, b"x") + records.ljust(padded(len(records)), b"\0")
     return extended + _ustar(*(split or (name[:100], b"")), size if size < _MOST_OCTAL else 0, mtime, kind)
+
+
+PLAIN_PARTS = 5
+"""How many parts ``header_parts`` gives for a header of one block."""
+
+
+def header_parts(mtime: int) -> Callable[[bytes, int], tuple[bytes, ...]]:
+    """``build_header`` for members of one time, in parts that a writer joins with the data.
+
+    Nearly all of a header is the same for every member; sizes and checksums recur. What is left to do for one is to
+    add up its name.
+
+    Example:
+        >>> b"".join(header_parts(0)(b"a.txt", 5)) == build_header(b"a.txt", 5)
+        True
+    """
+    time = b"%011o\0" % mtime
+    constant = _CONSTANT_SUM + sum(time) + ord("0")
+    middles = [bytes(100 - length) + _FIXED for length in range(101)]
+    end = b"0" + _END
+
+    @functools.lru_cache(maxsize=1 << 14)
+    def sized(size: int) -> tuple[bytes, int]:
+        digits = b"%011o" % size
+        return digits + b"\0" + time, sum(digits) + constant
+
+    @functools.lru_cache(maxsize=1 << 14)
+    def checksum(total: int) -> bytes:
+        return b"%06o\0 " % total
+
+    def parts(name: bytes, size: int) -> tuple[bytes, ...]:
+        if len(name) > 100 or size >= _MOST_OCTAL:
+            return (build_header(name, size, mtime),)
+        numbers, partial = sized(size)
+        return name, middles[len(name)], numbers, checksum(sum(name) + partial), end
+
+    return parts
 
 
 def _split_name(name: bytes) -> tuple[bytes, bytes] | None:
@@ -247,18 +304,19 @@ def _split_name(name: bytes) -> tuple[bytes, bytes] | None:
 
 def _ustar(name: bytes, prefix: bytes, size: int, mtime: int, kind: bytes) -> bytes:
     numbers = b"%011o\0%011o\0" % (size, mtime)
-    head = name.ljust(100, b"\0") + _FIXED + numbers
     # the checksum is taken with its own field as eight spaces
-    total = sum(name) + _FIXED_SUM + sum(numbers) + 256 + kind[0] + _TAIL_SUM + sum(prefix)
-    return b"".join((head, b"%06o\0 " % total, kind, bytes(100), _TAIL, prefix.ljust(167, b"\0")))
+    total = sum(name) + sum(numbers) + sum(prefix) + kind[0] + _CONSTANT_SUM
+    end = _END if not prefix else _TAIL + prefix.ljust(167, b"\0")
+    return b"%b%b%b%06o\0 %b%b" % (name.ljust(100, b"\0"), _FIXED, numbers, total, kind, end)
 
 
-_FIXED_SUM = sum(_FIXED)
-_TAIL_SUM = sum(_TAIL)
+_TAIL = bytes(100) + _OWNER  # the link's name comes first
+_END = _TAIL + bytes(167)
+_CONSTANT_SUM = sum(_FIXED) + sum(_TAIL) + 8 * 32
 
 
 def _pax_record(keyword: bytes, value: bytes) -> bytes:
-    """``length keyword=value\\n``, where the length counts its own digits."""
+    r"""``length keyword=value\n``, where the length counts its own digits."""
     body = b" %s=%s\n" % (keyword, value)
     length = len(body) + len(str(len(body)))
     length = len(body) + len(str(length))

@@ -1,15 +1,15 @@
 """The shard index: where every field of every sample lies, as columns.
 
-One Arrow IPC file a shard, uncompressed, opened by memory map. Columns: ``key``, then per field its offset, size and crc,
-then the metadata columns. A column's part is in its Arrow field metadata (``role``), not only in its name, because a JSON
-may well have a key called ``offset``. What concerns the whole shard is in the schema's metadata.
+One Arrow IPC file a shard, uncompressed, opened by memory map. Columns: ``key``, then per field its offset, size and
+crc, then the metadata columns. A column's part is in its Arrow field metadata (``role``), not only in its name,
+because a JSON may well have a key called ``offset``. What concerns the whole shard is in the schema's metadata.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 from dataclasses import asdict, dataclass, field, fields
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -46,8 +46,8 @@ class Extents:
 class Blocks:
     """Runs of neighbouring samples, about a mebibyte each: the unit of sequential reading and of compression.
 
-    They tile the archive from its start to its end marker. ``rows``, ``offsets`` and ``stored`` have one entry more than
-    there are blocks, so that block ``i`` is ``[x[i], x[i + 1])``.
+    They tile the archive from its start to its end marker. ``rows``, ``offsets`` and ``stored`` have one entry more
+    than there are blocks, so that block ``i`` is ``[x[i], x[i + 1])``.
     """
 
     rows: Int64
@@ -106,9 +106,21 @@ class ShardIndex:
     def check_object(self, url: str, size: int, head: bytes, crc32: int) -> None:
         """Raise StaleIndexError when the object is not the one this index was made of."""
         if size != self.facts.size:
-            raise StaleIndexError("the shard changed after it was indexed", expected=f"{self.facts.size} bytes", found=size, shard=url, hint=_REINDEX)
+            raise StaleIndexError(
+                "the shard changed after it was indexed",
+                expected=f"{self.facts.size} bytes",
+                found=size,
+                shard=url,
+                hint=_REINDEX,
+            )
         if head and crc32 != self.facts.head_crc:
-            raise StaleIndexError("the shard changed after it was indexed", expected="its first header", found="another", shard=url, hint=_REINDEX)
+            raise StaleIndexError(
+                "the shard changed after it was indexed",
+                expected="its first header",
+                found="another",
+                shard=url,
+                hint=_REINDEX,
+            )
 
 
 _REINDEX = "index it again with `shoal index`"
@@ -117,7 +129,16 @@ _REINDEX = "index it again with `shoal index`"
 class LongExtents(Mapping[str, Extents]):
     """Extents of very many fields, stored as (row, field, offset, size, crc) and spread out one field at a time."""
 
-    def __init__(self, rows: int, names: list[str], entry_rows: Int64, codes: Int64, offset: UInt64, size: UInt64, crc: UInt32 | None) -> None:
+    def __init__(
+        self,
+        rows: int,
+        names: list[str],
+        entry_rows: Int64,
+        codes: Int64,
+        offset: UInt64,
+        size: UInt64,
+        crc: UInt32 | None,
+    ) -> None:
         self._rows = rows
         self._codes = {name: code for code, name in enumerate(names)}
         self.names = names
@@ -131,7 +152,9 @@ class LongExtents(Mapping[str, Extents]):
         at = np.flatnonzero(self.codes == self._codes[name])
         rows = self.entry_rows[at]
         return Extents(
-            _spread(self._rows, rows, self.offset[at]), _spread(self._rows, rows, self.size[at]), None if self.crc is None else _spread(self._rows, rows, self.crc[at])
+            _spread(self._rows, rows, self.offset[at]),
+            _spread(self._rows, rows, self.size[at]),
+            None if self.crc is None else _spread(self._rows, rows, self.crc[at]),
         )
 
     def __iter__(self) -> Iterator[str]:
@@ -199,26 +222,42 @@ _LONG = b"shoal.long"
 
 def _encode_long(extents: LongExtents) -> bytes:
     """The long layout as an Arrow file of its own: it has other rows than the samples have."""
-    columns = {"row": extents.entry_rows, "field": extents.codes, "offset": extents.offset, "size": extents.size}
+    columns: dict[str, npt.NDArray[Any]] = {"row": extents.entry_rows, "field": extents.codes}
+    columns |= {"offset": extents.offset, "size": extents.size}
     if extents.crc is not None:
         columns["crc"] = extents.crc
     batch = pa.RecordBatch.from_pydict({name: pa.array(values) for name, values in columns.items()})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, batch.schema) as writer:
         writer.write_batch(batch)
-    return sink.getvalue().to_pybytes()
+    return bytes(sink.getvalue().to_pybytes())
 
 
-def decode_index(buffer: pa.Buffer, url: str) -> ShardIndex:
-    """Read an index. Raises ShardIndexError when it is not one, or is of a newer version."""
+def decode_index(buffer: pa.Buffer, url: str, *, mapped: bool = False) -> ShardIndex:
+    """Read an index. Raises ShardIndexError when it is not one, or is of a newer version.
+
+    What came from elsewhere is looked through, since a text that points outside the buffer would end the process. A
+    ``mapped`` file is not: that would read all of it.
+    """
     try:
         batch = pa.ipc.open_file(pa.BufferReader(buffer)).get_batch(0)
-        metadata = batch.schema.metadata or {}
-        facts = msgspec.json.decode(metadata[_FACTS])
-    except (pa.ArrowException, KeyError, OSError, ValueError) as error:
+        batch.validate(full=not mapped)
+        facts = msgspec.json.decode(batch.schema.metadata[_FACTS])
+        if facts["version"] <= VERSION:
+            return _decode(batch, facts)
+    except (pa.ArrowException, KeyError, OSError, TypeError, ValueError) as error:
         raise ShardIndexError("this is not a shard index", found=str(error), shard=url, hint=_REINDEX) from error
-    if facts["version"] > VERSION:
-        raise ShardIndexError("the index is of a newer shoal", expected=f"version {VERSION}", found=facts["version"], shard=url, hint="upgrade shoal")
+    raise ShardIndexError(
+        "the index is of a newer shoal",
+        expected=f"version {VERSION}",
+        found=facts["version"],
+        shard=url,
+        hint="upgrade shoal",
+    )
+
+
+def _decode(batch: pa.RecordBatch, facts: dict[str, Any]) -> ShardIndex:
+    metadata = batch.schema.metadata
     names = facts.pop("fields")
     facts["rule"] = KeyRule(**facts["rule"])
     extents = _decode_long(metadata[_LONG], names, batch.num_rows) if _LONG in metadata else _decode_wide(batch, names)
@@ -249,7 +288,8 @@ def _decode_blocks(metadata: Mapping[bytes, bytes]) -> Blocks | None:
     if _BLOCKS + b"rows" not in metadata:
         return None
     stored = metadata.get(_BLOCKS + b"stored")
-    rows, offsets = (np.frombuffer(metadata[_BLOCKS + name], np.int64) for name in (b"rows", b"offsets"))
+    rows = np.frombuffer(metadata[_BLOCKS + b"rows"], np.int64)
+    offsets = np.frombuffer(metadata[_BLOCKS + b"offsets"], np.int64)
     crcs = np.frombuffer(metadata[_BLOCKS + b"crcs"], np.uint32)
     return Blocks(rows, offsets, crcs, None if stored is None else np.frombuffer(stored, np.int64))
 
@@ -258,8 +298,15 @@ def load_index(url: str) -> ShardIndex:
     """Open a stored index: by memory map where it is a local file. Raises ObjectNotFoundError when there is none."""
     if scheme_of(url) == "file":
         store_for(url).info(url)
-        return decode_index(pa.memory_map(local_path(url)).read_buffer(), url)
+        return decode_index(_mapped(url), url, mapped=True)
     return decode_index(pa.py_buffer(store_for(url).read_all(url)), url)
+
+
+def _mapped(url: str) -> pa.Buffer:
+    try:
+        return pa.memory_map(local_path(url)).read_buffer()
+    except (OSError, pa.ArrowException) as error:
+        raise ShardIndexError("the index cannot be opened", found=str(error), shard=url, hint=_REINDEX) from error
 
 
 def save_index(index: ShardIndex, url: str) -> None:

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from shoal.errors import OptionError, TarError
+from shoal.errors import DuplicateFieldError, OptionError, TarError
 
 __all__ = ["WEBDATASET_RULE", "Grouped", "Grouper", "KeyRule", "split_name"]
 
@@ -19,6 +19,7 @@ Int64 = npt.NDArray[np.int64]
 # WebDataset's own rule: the key keeps its folders, the field is all that follows the first dot of the base name.
 _FIRST_DOT = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)")
 _LAST_DOT = re.compile(r"(.*[^/])[.]([^/.]*)", re.DOTALL)
+_OWN_FIELDS = ("__key__", "__url__")  # webdataset puts them into every sample before its fields
 _RESERVED = re.compile(r"__[^/]*__(?:$|/)")
 
 
@@ -45,10 +46,23 @@ class KeyRule:
     """How names are stored."""
 
     def __post_init__(self) -> None:
-        choices = {"dot": ("first", "last"), "folders": ("keep", "flatten"), "case": ("lower", "keep"), "group": ("neighbours", "archive")}
+        choices = {
+            "dot": ("first", "last"),
+            "folders": ("keep", "flatten"),
+            "case": ("lower", "keep"),
+            "group": ("neighbours", "archive"),
+        }
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
-                raise OptionError(f"KeyRule has no such {name}", expected=" or ".join(allowed), found=repr(getattr(self, name)))
+                raise OptionError(
+                    f"KeyRule has no such {name}", expected=" or ".join(allowed), found=repr(getattr(self, name))
+                )
+        try:
+            "a".encode(self.encoding)
+        except LookupError:
+            raise OptionError(
+                "KeyRule has no such encoding", expected="one that Python knows", found=repr(self.encoding)
+            ) from None
 
 
 WEBDATASET_RULE = KeyRule()
@@ -93,11 +107,19 @@ class Grouper:
         self._folder_of: dict[str, str] = {}
 
     def add(self, names: list[str]) -> Grouped:
-        """Group the next members. Raises TarError when flattening folders makes two keys one."""
+        """Group the next members.
+
+        Raises TarError when flattening folders makes two keys one, DuplicateFieldError for a field every sample has.
+        """
         keys, fields, kept = self._split(names)
         rows = self._rows(keys)
         codes = self.fields
         numbers = [codes[field] if field in codes else codes.setdefault(field, len(codes)) for field in fields]
+        for own in _OWN_FIELDS:
+            if own in codes:
+                raise DuplicateFieldError(
+                    "a field has the name of a fact that every sample has", key=keys[fields.index(own)], field=own
+                )
         return Grouped(rows, np.array(numbers, np.int64), None if kept is None else np.array(kept, np.int64))
 
     def _split(self, names: list[str]) -> tuple[list[str], list[str], list[int] | None]:
@@ -107,18 +129,23 @@ class Grouper:
         pairs = [split_name(name, self.rule) for name in names]
         kept = [at for at, pair in enumerate(pairs) if pair is not None]
         self._skipped["name without key and field"] += len(names) - len(kept)
-        if self.rule.folders == "flatten":
-            self._refuse_merged([names[at] for at in kept])
         found = [pair for pair in pairs if pair is not None]
-        return [key for key, _ in found], [field for _, field in found], kept
+        keys = [key for key, _ in found]
+        if self.rule.folders == "flatten":
+            self._refuse_merged([names[at] for at in kept], keys)
+        return keys, [field for _, field in found], kept
 
-    def _refuse_merged(self, names: list[str]) -> None:
-        for name in names:
-            folder, _, base = name.rpartition("/")
-            key = (split_name(base, self.rule) or ("", ""))[0]
+    def _refuse_merged(self, names: list[str], keys: list[str]) -> None:
+        for name, key in zip(names, keys, strict=True):
+            folder = name.rpartition("/")[0]
             if self._folder_of.setdefault(key, folder) != folder:
                 both = f"{self._folder_of[key]}/ and {folder}/"
-                raise TarError("flattening folders makes two samples one", found=both, key=key, hint="keep folders: KeyRule(folders='keep')")
+                raise TarError(
+                    "flattening folders makes two samples one",
+                    found=both,
+                    key=key,
+                    hint="keep folders: KeyRule(folders='keep')",
+                )
 
     def _rows(self, keys: list[str]) -> Int64:
         if self.rule.group == "archive":
@@ -145,6 +172,12 @@ class Grouper:
 def _are_simple(names: list[str]) -> bool:
     """Whether every name is a plain, lower-case ``key.field``: then splitting at the first dot is the whole rule."""
     joined = "\n" + "\n".join(names)
-    if "/" in joined or "\n__" in joined or "\n." in joined or joined != joined.lower() or joined.count("\n") != len(names):
+    if (
+        "/" in joined
+        or "\n__" in joined
+        or "\n." in joined
+        or joined != joined.lower()
+        or joined.count("\n") != len(names)
+    ):
         return False
     return all("." in name for name in names)

@@ -11,6 +11,7 @@ Memory stays at one chunk, or at one member where a member is larger.
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -21,13 +22,14 @@ import numpy.typing as npt
 
 from shoal.errors import HeaderError, ShoalWarning, TarError, TruncatedError
 
-from ._entries import Entries, read_entries
+from ._entries import EXTENDED, Entries, read_entries
 from ._feed import Feed
 from ._header import BLOCK, parse_headers
 
 __all__ = ["Chunk", "Gap", "ScanOptions", "scan"]
 
 Int64 = npt.NDArray[np.int64]
+
 
 @dataclass(frozen=True, slots=True)
 class ScanOptions:
@@ -42,9 +44,15 @@ class ScanOptions:
     encoding: str = "utf-8"
 
 
+_DEFAULT = ScanOptions()
+
+
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A run of regular members, perhaps none. Chunks follow each other without a hole; positions count from the archive's start."""
+    """A run of regular members, perhaps none; positions count from the archive's start.
+
+    Chunks and gaps follow each other without a hole.
+    """
 
     names: list[str]
     starts: Int64
@@ -70,18 +78,19 @@ class Gap:
 
 def scan(
     feed: Feed,
-    options: ScanOptions = ScanOptions(),  # noqa: B008 - a frozen value
+    options: ScanOptions = _DEFAULT,
     *,
+    start: int = 0,
     skipped: Counter[str] | None = None,
     on_damage: Callable[[TarError], None] | None = None,
 ) -> Iterator[Chunk | Gap]:
-    """Yield every regular member of an archive, in order.
+    """Yield every regular member of an archive, in order, from the header at byte ``start`` on.
 
     ``skipped`` counts the members left out, by reason. Damage raises a TarError with its byte offset; with
     ``on_damage`` that error is handed over instead, and unless it raises, the scan goes on at the next sound header.
     Warns (ShoalWarning) when the archive has no end marker, because its last sample may be cut.
     """
-    walk = _Walk(feed, options, Counter() if skipped is None else skipped)
+    walk = _Walk(feed, options, Counter() if skipped is None else skipped, start)
     while not walk.ended:
         try:
             chunk = walk.next_chunk()
@@ -89,7 +98,7 @@ def scan(
             if on_damage is None:
                 raise
             on_damage(error)
-            yield Gap(walk.position, walk.resume(), error)
+            yield Gap(walk.position, walk.resume(error), error)
             continue
         if chunk is not None:
             yield chunk
@@ -98,15 +107,17 @@ def scan(
 class _Walk:
     """The position in one archive, and the global PAX records seen so far."""
 
-    def __init__(self, feed: Feed, options: ScanOptions, skipped: Counter[str]) -> None:
+    def __init__(self, feed: Feed, options: ScanOptions, skipped: Counter[str], start: int) -> None:
         self._feed = feed
         self._options = options
         self._skipped = skipped
         self._shared: dict[str, bytes] = {}
         self._want = options.chunk_bytes
         self._error: TarError | None = None
+        self._behind_error: int | None = None
         self._at_marker = False
-        self.position = 0
+        self._zeros_until = 0
+        self.position = start
         self.ended = False
 
     def next_chunk(self) -> Chunk | None:
@@ -114,92 +125,132 @@ class _Walk:
         if self._error is not None:  # found behind the members that were given last
             raise self._error
         if self._at_marker:
-            return self._end_at_marker()
+            self._end_at_marker()
+            return None
         data = self._feed.at(self.position, self._want)
         if not data:
-            return self._end_without_marker()
-        entries = read_entries(data, self.position, self._shared, self._skipped, self._options.large_bytes)
-        self._error, self._at_marker = entries.error, entries.at_marker
+            self._end_without_marker()
+            return None
+        options = self._options
+        entries = read_entries(
+            data, self.position, self._shared, self._skipped, large_bytes=options.large_bytes, encoding=options.encoding
+        )
         if entries.stop or entries.error or entries.at_marker:
             return self._take(entries, data)
         return self._next_entry(entries, data)
 
     def _take(self, entries: Entries, data: bytes) -> Chunk | None:
+        self._error, self._at_marker = entries.error, entries.at_marker
+        self._behind_error = None if entries.error_stop is None else self.position + entries.error_stop
         base, self.position = self.position, self.position + entries.stop
         self._want = self._options.chunk_bytes
         return self._chunk(entries, data, base) if entries.stop else None
 
     def _chunk(self, entries: Entries, data: bytes, base: int) -> Chunk:
-        names = _decoded(entries.names, self._options.encoding, base)
-        starts, offsets, sizes = (np.array(column, np.int64) for column in (entries.starts, entries.offsets, entries.sizes))
-        return Chunk(names, starts + base, offsets + base, sizes, data, base, self.position)
+        starts, offsets, sizes = (
+            np.array(column, np.int64) for column in (entries.starts, entries.offsets, entries.sizes)
+        )
+        return Chunk(entries.names, starts + base, offsets + base, sizes, data, base, self.position)
 
     def _next_entry(self, entries: Entries, data: bytes) -> Chunk | None:
         """The next entry does not fit the buffer: pass a large member by, or read more."""
         self._check_size(entries.needed, len(data))
         if entries.names:  # one large member, which comes without its bytes
             base, self.position = self.position, self.position + entries.needed
+            self._want = self._options.chunk_bytes
             return self._chunk(entries, b"", base)
         self._want = max(entries.needed, self._options.chunk_bytes)
         return None
 
     def _check_size(self, needed: int, held: int) -> None:
-        size = self._feed.size if self._feed.size is not None else self.position + held if held < self._want else None
+        # Fewer bytes than asked for are the end, whatever the size was when the object was opened.
+        size = self.position + held if held < self._want else self._feed.size
         if size is not None and self.position + needed > size:
-            where = "a header" if needed <= BLOCK else "a member"
-            raise TruncatedError(
-                f"the archive ends inside {where}", expected=f"bytes up to {self.position + needed}", found=f"the end at {size}", offset=self.position
-            )
-        if needed > self._options.most_member_bytes:
+            raise self._cut("a header" if needed <= BLOCK else "a member", self.position + needed, size)
+        if size is None and needed > self._options.most_member_bytes:
             most = self._options.most_member_bytes
-            raise HeaderError("a member declares more bytes than allowed", expected=f"at most {most}", found=needed, offset=self.position)
+            raise HeaderError(
+                "a member declares more bytes than allowed",
+                expected=f"at most {most}",
+                found=needed,
+                offset=self.position,
+            )
+
+    def _cut(self, where: str, expected: int, size: int) -> TruncatedError:
+        problem = f"the archive ends inside {where}"
+        return TruncatedError(
+            problem, expected=f"bytes up to {expected}", found=f"the end at {size}", offset=self.position
+        )
 
     def _end_without_marker(self) -> None:
+        size = self._feed.size
+        if size is not None and size < self.position:
+            raise self._cut("a member", self.position, size)
+        if size is not None and size > self.position:
+            raise TruncatedError(
+                "the archive became shorter while it was read",
+                expected=f"{size} bytes",
+                found=self.position,
+                offset=self.position,
+            )
         self.ended = True
         if self.position:
             warnings.warn(
-                f"the archive ends at byte {self.position} without an end marker: if it was cut there, its last sample may be incomplete",
+                f"the archive ends at byte {self.position} without an end marker: if it was cut there, its last sample"
+                " may be incomplete",
                 ShoalWarning,
                 stacklevel=2,
             )
 
     def _end_at_marker(self) -> None:
         """Behind the end marker only zeros may follow: anything else would be lost without a word."""
-        at = self.position + BLOCK
-        while data := self._feed.at(at, 1 << 20):
+        self._zeros_until = self.position + BLOCK
+        while data := self._feed.at(self._zeros_until, 1 << 20):
             if data.count(0) != len(data):
                 raise HeaderError(
                     "data follows the end of the archive",
                     expected="only zeros",
-                    found=f"other bytes after byte {at}",
+                    found=f"other bytes after byte {self._zeros_until}",
                     offset=self.position,
                     hint="are these several tars in one file? join them with `tar --concatenate`",
                 )
-            at += len(data)
+            self._zeros_until += len(data)
         self.ended = True
 
-    def resume(self) -> int:
-        """Move to the next sound header after damage, or to the end."""
-        self._error, self._at_marker = None, False
+    def resume(self, error: TarError) -> int:
+        """Move behind damage: to the end of the entry at fault where that is known, else to the next sound header."""
+        behind, at = self._behind_error, max(self.position + BLOCK, self._zeros_until)
+        self._error, self._behind_error, self._at_marker = None, None, False
         self._want = self._options.chunk_bytes
-        at = self.position + BLOCK
+        self.position = behind if behind is not None else self._next_sound(at, error.offset == self.position)
+        return self.position
+
+    def _next_sound(self, at: int, first_is_lost: bool) -> int:
+        lost = b""
         while data := self._feed.at(at, self._options.chunk_bytes):
-            if len(rows := parse_headers(data).rows):
-                self.position = at + int(rows[0]) * BLOCK
-                return self.position
+            lost = lost or data[:BLOCK]
+            table = parse_headers(data)
+            if len(table.rows):
+                named = first_is_lost and _named_by(lost, table.heads[0].tobytes())
+                return self._inside(at + int(table.next_rows[0] if named else table.rows[0]) * BLOCK)
             at += len(data) // BLOCK * BLOCK or len(data)
-        self.position, self.ended = at, True
+        self.ended = True
         return at
 
+    def _inside(self, position: int) -> int:
+        size = self._feed.size
+        self.ended = size is not None and position > size
+        return size if size is not None and self.ended else position
 
-def _decoded(names: list[bytes], encoding: str, base: int) -> list[str]:
-    try:
-        if encoding == "utf-8":
-            whole = b"\0".join(names).decode().split("\0")  # no name holds a NUL
-            if len(whole) == len(names):
-                return whole
-        return [name.decode(encoding) for name in names]
-    except UnicodeDecodeError as error:
-        found = repr(error.object[max(0, error.start - 20) : error.end + 20])
-        hint = "name the encoding: KeyRule(encoding='latin-1')"
-        raise HeaderError("a member's name cannot be read", expected=f"{encoding} text", found=found, offset=base, hint=hint) from None
+
+def _named_by(lost: bytes, head: bytes) -> bool:
+    """Whether ``lost``, the block behind a damaged header, gave the name of the member whose header is ``head``.
+
+    Then the damaged header was a PAX or GNU one, and the name that is left may be cut or made of question marks.
+    """
+    if head[156] in EXTENDED:
+        return False
+    return _PAX_RECORD.match(lost) is not None or (lost[:100] == head[:100] and lost[99] != 0)
+
+
+_PAX_RECORD = re.compile(rb"\d{1,7} [^=\n]+=")

@@ -10,7 +10,7 @@ from ._base import ObjectInfo, ObjectReader, ObjectWriter, Store
 from ._cache import cache_dir
 from ._local import LocalStore
 from ._memory import MemoryStore
-from ._pattern import expand_braces, expand_pattern, numbered_name
+from ._pattern import expand_braces, expand_pattern, number_in_name, numbered_name
 from ._route import register_store, store_for
 from ._url import base_name, join_url, local_path, parent_url, relative_url, scheme_of
 
@@ -27,6 +27,7 @@ __all__ = [
     "expand_pattern",
     "join_url",
     "local_path",
+    "number_in_name",
     "numbered_name",
     "parent_url",
     "register_store",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -27,6 +27,10 @@ class ObjectReader(Protocol):
 
     def read(self, start: int, stop: int) -> bytes:
         """Return the bytes ``[start, stop)``, fewer only where the object ends."""
+        ...
+
+    def read_many(self, starts: Sequence[int], stops: Sequence[int]) -> list[bytes]:
+        """Return several ranges, in order: one call, so that a store may fetch them at once."""
         ...
 
     def close(self) -> None: ...
@@ -55,8 +59,8 @@ class Store(Protocol):
 
     def create(self, url: str) -> ObjectWriter: ...
 
-    def list(self, url: str) -> Iterator[ObjectInfo]:
-        """Every object below the folder ``url``, sorted by URL."""
+    def list(self, url: str, depth: int | None = None) -> Iterator[ObjectInfo]:
+        """Every object below the folder ``url``, sorted by URL; with ``depth`` 1 only those in it, 2 one level more."""
         ...
 
     def read_all(self, url: str) -> bytes: ...
@@ -71,6 +75,10 @@ class Store(Protocol):
 
     def delete(self, url: str) -> None:
         """Remove the object; nothing there is no error."""
+        ...
+
+    def move(self, url: str, target: str) -> None:
+        """Give an object another name, replacing what was there; nobody sees it under both or under none for long."""
         ...
 
     def is_folder(self, url: str) -> bool:

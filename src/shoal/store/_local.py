@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
-from collections.abc import Iterator
+import secrets
+import stat
+from collections.abc import Iterator, Sequence
 from typing import BinaryIO
+from urllib.parse import quote
 
 from shoal.errors import ObjectExistsError, ObjectNotFoundError, StoreError
 
 from ._base import ObjectInfo, ObjectReader, ObjectWriter
-from ._url import local_path
+from ._url import join_url, local_path
 
 __all__ = ["LocalStore"]
 
@@ -26,12 +28,16 @@ def _translated(url: str) -> Iterator[None]:
         yield
     except StoreError:
         raise
-    except FileNotFoundError as error:
-        raise ObjectNotFoundError("no such file", found=url, hint="check the path") from error
-    except FileExistsError as error:
-        raise ObjectExistsError("the file exists already", found=url) from error
-    except OSError as error:
-        raise StoreError(error.strerror or str(error), found=url) from error
+    except (OSError, ValueError) as error:
+        raise _ours(error, url) from error
+
+
+def _ours(error: OSError | ValueError, url: str) -> StoreError:
+    if isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        return ObjectNotFoundError("no such file", found=url, hint="check the path")
+    if isinstance(error, FileExistsError):
+        return ObjectExistsError("the file exists already", found=url)
+    return StoreError(getattr(error, "strerror", None) or str(error), found=url)  # ValueError: a NUL in the path
 
 
 class LocalReader:
@@ -39,15 +45,27 @@ class LocalReader:
 
     def __init__(self, url: str, descriptor: int) -> None:
         self._descriptor = descriptor
-        status = os.fstat(descriptor)
-        self.info = ObjectInfo(url, status.st_size, str(status.st_mtime_ns))
+        self.info = _info_of(url, os.fstat(descriptor))
 
     def read(self, start: int, stop: int) -> bytes:
-        length = stop - start
-        data = os.pread(self._descriptor, min(length, _MOST_AT_ONCE), start)
-        if len(data) == length or not data:
-            return data
-        return self._read_on(data, start, stop)
+        length = min(stop, self.info.size) - start  # no room is made for bytes that cannot come
+        if length <= 0:
+            return b""
+        try:
+            data = os.pread(self._descriptor, min(length, _MOST_AT_ONCE), start)
+            return data if len(data) == length or not data else self._read_on(data, start, start + length)
+        except OSError as error:
+            raise _ours(error, self.info.url) from error
+
+    def read_many(self, starts: Sequence[int], stops: Sequence[int]) -> list[bytes]:
+        pread, descriptor = os.pread, self._descriptor
+        with contextlib.suppress(
+            OSError, OverflowError, MemoryError
+        ):  # `read` says what is wrong, or takes it in parts
+            found = [pread(descriptor, stop - start, start) for start, stop in zip(starts, stops, strict=True)]
+            if sum(map(len, found)) == sum(stops) - sum(starts):
+                return found
+        return [self.read(start, stop) for start, stop in zip(starts, stops, strict=True)]
 
     def _read_on(self, first: bytes, start: int, stop: int) -> bytes:
         """A signal, or a range over the limit of one call, cut the read short."""
@@ -81,17 +99,17 @@ class LocalWriter:
             folder = os.path.dirname(self._path) or "."
             os.makedirs(folder, exist_ok=True)
             # A name that no glob for shards matches, and that says what it is if a crash leaves it behind.
-            descriptor, self._temporary = tempfile.mkstemp(prefix=f".{os.path.basename(self._path)}.", suffix=".partial", dir=folder)
-            os.fchmod(descriptor, 0o666 & ~_umask())
-            self._file = open(descriptor, "wb", buffering=0)  # noqa: SIM115 - closed by commit or abort
+            name = f".{os.path.basename(self._path)}.{secrets.token_hex(8)}.partial"
+            self._temporary = os.path.join(folder, name)
+            self._file = open(self._temporary, "xb", buffering=0)  # noqa: SIM115 - closed by commit or abort
         return self._file
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         with _translated(self._url):
             file = self._file or self._open()
             written = file.write(data)
-            while written < len(data):
-                written += file.write(memoryview(data)[written:])
+            if written < (data.nbytes if isinstance(data, memoryview) else len(data)):
+                _write_rest(file, memoryview(data).cast("B")[written:])
 
     def commit(self, *, durable: bool = False) -> ObjectInfo:
         with _translated(self._url):
@@ -112,6 +130,12 @@ class LocalWriter:
             self._file = None
 
 
+def _write_rest(file: BinaryIO, data: memoryview) -> None:
+    """One call writes at most 2 GiB on Linux, whatever it is given."""
+    while data:
+        data = data[file.write(data) :]
+
+
 class LocalStore:
     """Files, by plain path or ``file://`` URL."""
 
@@ -122,20 +146,25 @@ class LocalStore:
     def open(self, url: str) -> ObjectReader:
         with _translated(url):
             descriptor = os.open(local_path(url), os.O_RDONLY | getattr(os, "O_BINARY", 0))
+            if stat.S_ISDIR(os.fstat(descriptor).st_mode):  # POSIX opens folders too, and fails only at the first read
+                os.close(descriptor)
+                raise StoreError("this is a folder", expected="a file", found=url)
         return LocalReader(url, descriptor)
 
     def create(self, url: str) -> ObjectWriter:
         return LocalWriter(url)
 
-    def list(self, url: str) -> Iterator[ObjectInfo]:
+    def list(self, url: str, depth: int | None = None) -> Iterator[ObjectInfo]:
         root = local_path(url)
         found: list[str] = []
         for folder, folders, names in os.walk(root):
-            folders.sort()
-            found.extend(os.path.join(folder, name) for name in names)
-        for path in sorted(found):
+            if depth is not None and os.path.relpath(folder, root).count(os.sep) + (folder != root) >= depth - 1:
+                folders.clear()  # os.walk goes into those that are left
+            paths = (os.path.join(folder, name) for name in names if not _is_partial(name))
+            found.extend(_url_below(url, os.path.relpath(path, root)) for path in paths)
+        for below in sorted(found):
             with contextlib.suppress(ObjectNotFoundError):  # removed while we looked
-                yield self.info(f"{url.rstrip('/')}/{os.path.relpath(path, root)}" if url != "." else os.path.relpath(path, root))
+                yield self.info(below)
 
     def read_all(self, url: str) -> bytes:
         with _translated(url), open(local_path(url), "rb") as file:
@@ -160,16 +189,36 @@ class LocalStore:
                 os.fsync(file.fileno())
 
     def delete(self, url: str) -> None:
-        with _translated(url), contextlib.suppress(FileNotFoundError):
+        with _translated(url), contextlib.suppress(FileNotFoundError, NotADirectoryError):
             os.unlink(local_path(url))
+
+    def move(self, url: str, target: str) -> None:
+        with _translated(url):
+            os.makedirs(os.path.dirname(local_path(target)) or ".", exist_ok=True)
+            os.replace(local_path(url), local_path(target))
 
     def is_folder(self, url: str) -> bool:
         return os.path.isdir(local_path(url))
 
 
 def _info(url: str) -> ObjectInfo:
-    status = os.stat(local_path(url))
-    return ObjectInfo(url, status.st_size, str(status.st_mtime_ns))
+    return _info_of(url, os.stat(local_path(url)))
+
+
+def _info_of(url: str, status: os.stat_result) -> ObjectInfo:
+    # Two files may replace each other within one tick of the clock, but not as one inode.
+    return ObjectInfo(url, status.st_size, f"{status.st_mtime_ns}-{status.st_size}-{status.st_ino}")
+
+
+def _is_partial(name: str) -> bool:
+    """Whether a file is one that is being written, or that a crash left behind."""
+    return name.startswith(".") and name.endswith(".partial")
+
+
+def _url_below(url: str, path: str) -> str:
+    if url == ".":
+        return path
+    return join_url(url, quote(path) if "://" in url else path)
 
 
 def _sync_folder(folder: str) -> None:
@@ -180,9 +229,3 @@ def _sync_folder(folder: str) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current

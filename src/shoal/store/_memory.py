@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from shoal.errors import ObjectNotFoundError
+from shoal.errors import ObjectNotFoundError, StoreError
 
 from ._base import ObjectInfo, ObjectReader, ObjectWriter
 
@@ -18,13 +18,22 @@ class MemoryReader:
 
     def __init__(self, info: ObjectInfo, data: bytes) -> None:
         self.info = info
-        self._data = data
+        self._data: bytes | None = data
 
     def read(self, start: int, stop: int) -> bytes:
-        return self._data[start:stop]
+        return self._open_data()[start:stop]
+
+    def read_many(self, starts: Sequence[int], stops: Sequence[int]) -> list[bytes]:
+        data = self._open_data()
+        return [data[start:stop] for start, stop in zip(starts, stops, strict=True)]
+
+    def _open_data(self) -> bytes:
+        if self._data is None:  # no bytes would look like the end of the object
+            raise StoreError("the object is closed", found=self.info.url)
+        return self._data
 
     def close(self) -> None:
-        self._data = b""
+        self._data = None
 
 
 class MemoryWriter:
@@ -38,7 +47,7 @@ class MemoryWriter:
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self._parts.append(bytes(data))
 
-    def commit(self, *, durable: bool = False) -> ObjectInfo:  # noqa: ARG002 - memory has no disk to wait for
+    def commit(self, *, durable: bool = False) -> ObjectInfo:
         return self._store.write_all(self._url, b"".join(self._parts))
 
     def abort(self) -> None:
@@ -64,9 +73,13 @@ class MemoryStore:
     def create(self, url: str) -> ObjectWriter:
         return MemoryWriter(self, url)
 
-    def list(self, url: str) -> Iterator[ObjectInfo]:
-        folder = url.rstrip("/") + "/"
-        yield from (self.info(name) for name in sorted(self._objects) if name.startswith(folder))
+    def list(self, url: str, depth: int | None = None) -> Iterator[ObjectInfo]:
+        folder = _folder(url)
+        with self._lock:
+            found = [(name, *held) for name, held in self._objects.items() if name.startswith(folder)]
+        for name, data, version in sorted(found):
+            if depth is None or name.count("/", len(folder)) < depth:
+                yield ObjectInfo(name, len(data), version)
 
     def read_all(self, url: str) -> bytes:
         return self._get(url)[0]
@@ -85,12 +98,24 @@ class MemoryStore:
         with self._lock:
             self._objects.pop(url, None)
 
+    def move(self, url: str, target: str) -> None:
+        data, _ = self._get(url)
+        with self._lock:
+            self._objects.pop(url, None)
+            self._objects[target] = (data, str(next(self._versions)))
+
     def is_folder(self, url: str) -> bool:
-        folder = url.rstrip("/") + "/"
-        return any(name.startswith(folder) for name in self._objects)
+        folder = _folder(url)
+        with self._lock:
+            return any(name.startswith(folder) for name in self._objects)
 
     def _get(self, url: str) -> tuple[bytes, str]:
         try:
             return self._objects[url]
         except KeyError:
             raise ObjectNotFoundError("no such object", found=url) from None
+
+
+def _folder(url: str) -> str:
+    """What the names of all objects below ``url`` start with."""
+    return url if url.endswith("://") else url.rstrip("/") + "/"

@@ -5,18 +5,22 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
+import string
 from collections.abc import Iterable, Iterator
+from urllib.parse import unquote
 
 from shoal.errors import ObjectNotFoundError, PatternError
 
 from ._route import store_for
 from ._url import join_url, parent_url
 
-__all__ = ["expand_braces", "expand_pattern", "numbered_name"]
+__all__ = ["expand_braces", "expand_pattern", "number_in_name", "numbered_name"]
 
-_RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.(-?\d+))?")
-_LETTERS = re.compile(r"([a-zA-Z])\.\.([a-zA-Z])")
-_MOST_NAMES = 10_000_000
+_RANGE = re.compile(r"(-?\d{1,18})\.\.(-?\d{1,18})(?:\.\.(-?\d{1,18}))?")
+_LETTERS = re.compile(r"([a-zA-Z])\.\.([a-zA-Z])(?:\.\.(-?\d{1,18}))?")
+_ALPHABET = string.ascii_uppercase + string.ascii_lowercase
+_MOST_NAMES = 1_000_000
+_NUMBER = re.compile(r"%0?\d*d|\{:0?\d*d?\}")
 
 
 def expand_braces(pattern: str) -> list[str]:
@@ -38,16 +42,18 @@ def expand_braces(pattern: str) -> list[str]:
 
 
 def _first_brace(text: str) -> tuple[int, int] | None:
-    """Where the first balanced brace opens and closes."""
-    depth, start = 0, -1
-    for at, letter in enumerate(text):
-        if letter == "{":
-            start = at if depth == 0 else start
-            depth += 1
-        elif letter == "}" and depth:
-            depth -= 1
-            if depth == 0:
-                return start, at
+    """Where the first brace that is closed opens and closes."""
+    opened = [at for at, letter in enumerate(text) if letter == "{"]
+    closing = ((start, _closing(text, start)) for start in opened)
+    return next(((start, stop) for start, stop in closing if stop is not None), None)
+
+
+def _closing(text: str, start: int) -> int | None:
+    depth = 0
+    for at in range(start, len(text)):
+        depth += {"{": 1, "}": -1}.get(text[at], 0)
+        if depth == 0:
+            return at
     return None
 
 
@@ -55,9 +61,8 @@ def _choices(inside: str) -> list[str]:
     if numbers := _RANGE.fullmatch(inside):
         return _number_range(*numbers.groups())
     if letters := _LETTERS.fullmatch(inside):
-        first, last = (ord(letter) for letter in letters.groups())
-        step = 1 if last >= first else -1
-        return [chr(code) for code in range(first, last + step, step)]
+        first, last = (_ALPHABET.index(letter) for letter in letters.groups()[:2])
+        return [_ALPHABET[at] for at in _numbers(first, last, letters[3])]
     parts = _split_commas(inside)
     if len(parts) == 1:  # no choice in it: the braces stand for themselves
         return ["{" + name + "}" for name in expand_braces(inside)]
@@ -77,14 +82,19 @@ def _split_commas(inside: str) -> list[str]:
 
 
 def _number_range(first: str, last: str, step: str | None) -> list[str]:
-    low, high = int(first), int(last)
-    jump = abs(int(step)) if step and int(step) else 1
-    if abs(high - low) // jump >= _MOST_NAMES:
-        raise PatternError("the pattern names too many shards", expected=f"at most {_MOST_NAMES}", found=f"{{{first}..{last}}}")
+    numbers = _numbers(int(first), int(last), step)
+    if len(numbers) > _MOST_NAMES:
+        raise PatternError(
+            "the pattern names too many shards", expected=f"at most {_MOST_NAMES}", found=f"{{{first}..{last}}}"
+        )
     padded = any(len(text.lstrip("-")) > 1 and text.lstrip("-").startswith("0") for text in (first, last))
     width = max(len(first), len(last)) if padded else 0
-    numbers = range(low, high + 1, jump) if high >= low else range(low, high - 1, -jump)
     return [f"{number:0{width}d}" for number in numbers]
+
+
+def _numbers(first: int, last: int, step: str | None) -> range:
+    jump = abs(int(step or 1)) or 1
+    return range(first, last + 1, jump) if last >= first else range(first, last - 1, -jump)
 
 
 def expand_pattern(pattern: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:
@@ -122,28 +132,31 @@ def _exists(name: str) -> bool:
 
 def _expand_glob(name: str) -> list[str]:
     root = parent_url(re.split(r"[*?\[]", name, maxsplit=1)[0] + "x")
-    matches = _glob_regex(name)
-    found = sorted(info.url for info in store_for(root).list(root) if matches.fullmatch(_seen_from(info.url, root, name)))
+    parts = name.split("/")
+    depth = None if "**" in parts else len(parts) - _seen_from(join_url(root, "x"), name).count("/")
+    urls = (info.url for info in store_for(root).list(root, depth))
+    found = [url for url in urls if _fits(parts, _seen_from(url, name).split("/"))]
     if not found:
         raise ObjectNotFoundError("the pattern matches no file", found=name, hint="check the folder and the pattern")
     return found
 
 
-def _seen_from(url: str, root: str, pattern: str) -> str:
-    return join_url(root, url) if root == "." and pattern.startswith("./") else url
+def _seen_from(url: str, pattern: str) -> str:
+    """``url`` as ``pattern`` would spell it."""
+    if pattern.startswith("./"):
+        return url if url.startswith("./") else f"./{url}"
+    return unquote(url) if pattern.startswith("file://") else url
 
 
-def _glob_regex(name: str) -> re.Pattern[str]:
-    """``*`` and ``?`` stay inside one folder, ``**`` crosses them; names that start with a dot need it spelled out."""
-    parts = []
-    for part in name.split("/"):
-        if part == "**":
-            parts.append(r"(?:(?!\.)[^/]+/)*")
-            continue
-        hidden = "" if not part.startswith(("*", "?", "[")) else r"(?!\.)"
-        inner = fnmatch.translate(part).removeprefix("(?s:").removesuffix(r")\Z").replace(".*", "[^/]*")
-        parts.append(f"{hidden}{inner}/")
-    return re.compile("".join(parts).removesuffix("/"))
+def _fits(parts: list[str], names: list[str]) -> bool:
+    """Each part stays inside one folder, ``**`` crosses them; names that start with a dot need it spelled out."""
+    if not parts or not names:
+        return not parts and not names
+    if parts[0] == "**":
+        shown = next((at for at, name in enumerate(names) if name.startswith(".")), len(names))
+        return any(_fits(parts[1:], names[at:]) for at in range(shown + 1))
+    hidden = names[0].startswith(".") and not parts[0].startswith(".")
+    return not hidden and fnmatch.fnmatchcase(names[0], parts[0]) and _fits(parts[1:], names[1:])
 
 
 def numbered_name(pattern: str, number: int) -> str:
@@ -155,15 +168,32 @@ def numbered_name(pattern: str, number: int) -> str:
         >>> numbered_name("train-%06d.tar", 7), numbered_name("train-{:03d}.tar", 7)
         ('train-000007.tar', 'train-007.tar')
     """
-    places = re.findall(r"%0?\d*d|\{:0?\d*d?\}", pattern)
+    places = _NUMBER.findall(pattern)
     if len(places) > 1:
         raise PatternError("a shard pattern has one number", expected="one %06d or {:06d}", found=pattern)
     if not places and number:
         raise PatternError(
-            "the shard is full and its name has no number", expected="%06d or {:06d} in the name", found=pattern, hint="or raise max_samples and max_bytes"
+            "the shard is full and its name has no number",
+            expected="%06d or {:06d} in the name",
+            found=pattern,
+            hint="or raise max_samples and max_bytes",
         )
     if not places:
         return pattern
     place = places[0]
     text = place % number if place.startswith("%") else place.format(number)
     return pattern.replace(place, text)
+
+
+def number_in_name(pattern: str, name: str) -> int | None:
+    """The number of the shard called ``name``; None when ``pattern`` never gives that name.
+
+    Example:
+        >>> number_in_name("v2%04d.tar", "v20007.tar"), number_in_name("v2%04d.tar", "v3.tar")
+        (7, None)
+    """
+    before, *after = _NUMBER.split(pattern, maxsplit=1)
+    if not after:
+        return 0 if name == pattern else None
+    digits = name[len(before) : len(name) - len(after[0])]
+    return int(digits) if digits.isdecimal() and numbered_name(pattern, int(digits)) == name else None

@@ -34,5 +34,8 @@ def store_for(url: str) -> Store:
     except KeyError:
         known = ", ".join(f"{name}://" for name in sorted(_STORES))
         raise StoreError(
-            f"no store for {scheme}:// URLs", expected=f"a path or one of {known}", found=url, hint="add one with shoal.store.register_store"
+            f"no store for {scheme}:// URLs",
+            expected=f"a path or one of {known}",
+            found=url,
+            hint="add one with shoal.store.register_store",
         ) from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 __all__ = ["base_name", "join_url", "local_path", "parent_url", "relative_url", "scheme_of"]
 
@@ -25,9 +25,17 @@ def scheme_of(url: str) -> str:
 
 def local_path(url: str) -> str:
     """The path of the file that a ``file://`` URL or a plain path names."""
-    if not _SCHEME.match(url):
+    scheme, rest = _parts(url)
+    if not scheme:
         return os.path.expanduser(url)
-    return unquote(urlsplit(url).path)
+    _, slash, path = rest.partition("/")  # not urlsplit: "#" and "?" are letters of names here
+    return unquote(slash + path) or "/"
+
+
+def _parts(url: str) -> tuple[str, str]:
+    """The scheme with its slashes, and the rest."""
+    found = _SCHEME.match(url)
+    return (found[0], url[found.end() :]) if found else ("", url)
 
 
 def join_url(base: str, *parts: str) -> str:
@@ -39,14 +47,15 @@ def join_url(base: str, *parts: str) -> str:
     """
     joined = base
     for part in parts:
-        joined = part if not joined else f"{joined.rstrip('/')}/{part}" if joined != "/" else f"/{part}"
+        joined += part if not joined or joined.endswith("/") else f"/{part}"
     return joined
 
 
 def parent_url(url: str) -> str:
     """The folder that holds ``url``; ``"."`` for a bare name."""
-    head, slash, _ = url.rstrip("/").rpartition("/")
-    return head if head else "/" if slash else "."
+    scheme, rest = _parts(url)
+    head, slash, _ = rest.rstrip("/").rpartition("/")
+    return scheme + (head or slash) if scheme else head or slash or "."
 
 
 def base_name(url: str) -> str:
@@ -58,4 +67,4 @@ def relative_url(url: str, base: str) -> str:
     """``url`` as seen from the folder ``base``, which must hold it."""
     if base in (".", ""):
         return url.removeprefix("./")
-    return url.removeprefix(base.rstrip("/") + "/")
+    return url.removeprefix(base if base.endswith("/") else f"{base}/")

@@ -1,0 +1,89 @@
+# One command per job. `make` alone lists them. Needs Python 3.11 or newer, pip and make, and nothing else.
+
+PYTHON ?= python3
+VENV   ?= .venv
+JOBS   ?= 2
+ARGS   ?=
+FUZZ_SECONDS ?= 60
+
+BIN := $(VENV)/bin
+# -qq: errors only. A failing install still says why.
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
+
+# Tested at this version. Named in every install that may bring torch in: left to itself, pip takes the newest build,
+# with several GB of CUDA packages, where a CPU build of this one will do.
+TORCH := torch==2.13.0
+
+# Packages of the system that the project needs, by their Debian names. None: every dependency comes as a wheel.
+APT :=
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test check format bench docs dist fuzz clean system
+
+help: ## list the jobs
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: $(VENV)/full.stamp ## install everything for development into .venv
+
+demo: $(VENV)/demo.stamp ## see it work: pack, query, read in order and at random, timed beside webdataset
+	@$(BIN)/python examples/demo.py $(ARGS)
+
+test: $(VENV)/full.stamp ## run every test, on two processes (ARGS="-k name" for some)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
+
+check: $(VENV)/full.stamp ## ruff, mypy --strict, pyright
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy --strict
+	@$(BIN)/pyright
+
+format: $(VENV)/full.stamp ## let ruff fix what it can
+	@$(BIN)/ruff check --fix
+	@$(BIN)/ruff format
+
+bench: $(VENV)/full.stamp ## measure against the peers and the disk; writes benchmarks/RESULTS.md
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+docs: $(VENV)/full.stamp ## build the documentation into site/
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "site/index.html"
+
+dist: $(VENV)/full.stamp ## build the wheel and the source archive into dist/
+	@rm -rf dist
+	@$(BIN)/python -m build --quiet
+	@ls dist/*
+
+fuzz: $(VENV)/fuzz.stamp ## feed damaged archives to the tar reader for FUZZ_SECONDS (60)
+	@$(BIN)/python tests/fuzz/fuzz_scan.py -max_total_time=$(FUZZ_SECONDS) $(ARGS)
+
+clean: ## remove everything that make made
+	@rm -rf $(VENV) dist build site .pytest_cache .mypy_cache .ruff_cache .hypothesis .bench
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# ---------------------------------------------------------------------------------------------------- what jobs stand on
+
+# A stamp is newer than its inputs when the install is up to date, so a second run costs nothing.
+$(VENV)/demo.stamp: pyproject.toml Makefile | $(BIN)/python
+	@echo "installing what the demo needs into $(VENV)"
+	@$(PIP) -e '.[images]' webdataset
+	@touch $@
+
+$(VENV)/full.stamp: pyproject.toml Makefile | $(BIN)/python
+	@echo "installing the development tools into $(VENV) (a few minutes, once)"
+	@$(PIP) -e '.[test,check,docs]' build '$(TORCH)'
+	@touch $@
+
+$(VENV)/fuzz.stamp: pyproject.toml Makefile | $(BIN)/python
+	@$(PIP) -e '.[fuzz]'
+	@touch $@
+
+# Debian's own Python comes without ensurepip; then the pip it does have fills the new environment.
+$(BIN)/python: | system
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "shoal needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
+	@$(PYTHON) -m venv $(VENV) 2>/dev/null || { \
+		$(PYTHON) -m venv --clear --without-pip $(VENV) && \
+		$(PYTHON) -m pip --python $(BIN)/python install -qq --disable-pip-version-check pip; }
+
+system:
+	@for package in $(APT); do dpkg -s $$package >/dev/null 2>&1 || apt-get install -qq -y $$package; done

@@ -1,0 +1,46 @@
+"""How fast does a tar without an index get one?"""
+
+from __future__ import annotations
+
+from shoal.shard import ReaderFeed, index_shard, scan
+from shoal.store import store_for
+
+from ._data import image_tar, small_tar
+from ._measure import Contender, Question, measure
+from ._peers import tarfile_list
+
+__all__ = ["run"]
+
+
+def run(rounds: int = 5) -> Question:
+    """Compare indexing with the standard library's listing of members."""
+    question = Question(
+        "Index of a foreign tar",
+        "The whole index (every member, crc32 of every byte, metadata columns) and the bare list of members, "
+        "against `tarfile` listing the members of the same file, which reads no data.",
+        ("shard", "work", "x tarfile"),
+    )
+    for title, path in (("1 KB x 3 fields", small_tar()), ("20 KB jpg + json + cls", image_tar())):
+        found = measure(
+            [
+                Contender("tarfile, list of members", lambda path=path: tarfile_list(path)),
+                Contender("shoal, list of members", lambda path=path: _list(path)),
+                Contender("shoal, whole index", lambda path=path: _index(path)),
+            ],
+            rounds,
+        )
+        base = found["tarfile, list of members"].median
+        question.rows.extend((title, name, f"{base / one.median:.1f}") for name, one in found.items())
+    return question
+
+
+def _list(path: str) -> int:
+    return sum(len(chunk.names) for chunk in scan(ReaderFeed(store_for(path).open(path))))
+
+
+def _index(path: str) -> int:
+    return 3 * len(index_shard(store_for(path).open(path)))
+
+
+if __name__ == "__main__":
+    print(run().markdown())

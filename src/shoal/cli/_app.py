@@ -1,0 +1,153 @@
+"""The application: its commands, and what becomes of errors."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+import typer.core
+
+from shoal import __version__
+from shoal.errors import OptionError, PatternError, QueryError, ShoalError
+
+from ._bench import bench
+from ._cat import cat
+from ._head import head
+from ._index import index
+from ._info import info
+from ._ls import ls
+from ._output import print_error_json, printable
+from ._pack import pack
+from ._unpack import unpack
+from ._verify import verify
+
+__all__ = ["app", "main"]
+
+COMMANDS = (info, ls, cat, head, index, verify, pack, unpack, bench)
+
+_FAILED, _WRONG_USE, _INTERRUPTED = 1, 2, 130
+_MISUSE = (OptionError, QueryError, PatternError)
+"""What the user typed was wrong, whatever the data is."""
+
+# Typer brings its own copy of click, or uses the installed one, as its version has it: ask the class it does export.
+_ClickError: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
+
+
+class _Failure(Exception):  # noqa: N818 - carries an error past typer
+    """An error of ours on its way out. Typer takes an EOFError for Ctrl-D, and some of ours are one."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class _Group(typer.core.TyperGroup):
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ShoalError as error:
+            raise _Failure(error) from error
+        except OSError as error:
+            if isinstance(error, BrokenPipeError):
+                raise
+            raise _Failure(error) from error
+
+
+app = typer.Typer(
+    name="shoal",
+    cls=_Group,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"shoal {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def shoal(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and stop.")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show where an error comes from. Also: SHOAL_DEBUG=1.")
+    ] = False,
+) -> None:
+    """Datasets in plain tar shards (WebDataset): indexed, searchable, verified, as fast as the disk.
+
+    PATH is a tar, a pattern ('data-{000000..000099}.tar', '*.tar'), a folder, or a URL. Every command takes --json and
+    then prints one JSON document. The exit code is 0 when all is well, 1 when something is wrong with the data or
+    could not be done, 2 when the command was used wrongly.
+
+    \b
+    Examples:
+      shoal pack photos/ photos-tar/        photos and captions side by side, into shards
+      shoal info photos-tar/                what is in it
+      shoal head photos-tar/ --where "width >= 512"
+      shoal verify photos-tar/              every byte, against the index
+    """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
+
+
+for _command in COMMANDS:
+    app.command(_command.__name__)(_command)
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run the command with ``args``, or with those of the process, and return its exit code.
+
+    Nothing is raised: an error is one sentence on stderr (with its traceback under ``--debug`` or ``SHOAL_DEBUG=1``),
+    and with ``--json`` also a document with the one name ``error`` on stdout.
+
+    Example:
+        >>> main(["--version"])
+        shoal ...
+        0
+    """
+    given = list(sys.argv[1:] if args is None else args)
+    try:
+        code = app(args=given, prog_name="shoal", standalone_mode=False)
+    except _Failure as failure:
+        return _failed(failure.error, given)
+    except _ClickError as error:
+        return _misused(error)
+    except typer.Abort:
+        return _INTERRUPTED
+    return code if isinstance(code, int) else 0
+
+
+def _failed(error: Exception, args: list[str]) -> int:
+    if "--debug" in args or os.environ.get("SHOAL_DEBUG", "") not in ("", "0"):
+        traceback.print_exception(error)
+    if "--json" in args:
+        print_error_json(error)
+    typer.echo(f"shoal: {_sentence(error)}", err=True)
+    return _WRONG_USE if isinstance(error, _MISUSE) else _FAILED
+
+
+def _sentence(error: Exception) -> str:
+    text = str(error) if isinstance(error, ShoalError) or not isinstance(error, OSError) else _system_error(error)
+    lines = [line for line in text.splitlines() if line.strip(" ^")]  # a mark under a line means nothing without it
+    return printable(" ".join(" ".join(lines).split()))
+
+
+def _system_error(error: OSError) -> str:
+    return f"{error.strerror or error}: {error.filename}" if error.filename else str(error.strerror or error)
+
+
+def _misused(error: Any) -> int:
+    if type(error).__name__ == "NoArgsIsHelpError":  # `shoal` alone: the help is the answer
+        error.show()
+        return _WRONG_USE
+    command = getattr(getattr(error, "ctx", None), "command_path", "shoal")
+    typer.echo(f"shoal: {' '.join(error.format_message().split())} See `{command} --help`.", err=True)
+    return int(error.exit_code)

@@ -1,0 +1,49 @@
+"""One field's bytes to its value, and back, chosen by the last dotted component of the field's name.
+
+::
+
+    _codec      what a codec is          _registry   which one a name chooses, and how users add theirs
+    _form       "rgb8", "audio", ...     _spec       what to decode, as a value
+    _resolve    decode, decoders, encode, encoders: all the rest meets here
+    _text _json _msgpack _cbor _pickle _array _npz _tenbin _torch _image_decode _image_encode _audio _video
+
+Example:
+    >>> from shoal.codec import decode, decode_spec, encode
+    >>> data = encode("meta.json", {"width": 640})
+    >>> decode("meta.json", data, decode_spec(True))
+    {'width': 640}
+"""
+
+from __future__ import annotations
+
+from shoal.codec._array import array_view, as_array, decode_npy, encode_npy
+from shoal.codec._audio import Audio
+from shoal.codec._codec import Buffer, Codec, Decoder, EncodeOptions, Encoder, Limits
+from shoal.codec._registry import codec_for, register_codec
+from shoal.codec._resolve import decode, decoders, encode, encoders
+from shoal.codec._spec import DecodeSpec, decode_spec
+from shoal.codec._video import Clip, Video
+
+__all__ = [
+    "Audio",
+    "Buffer",
+    "Clip",
+    "Codec",
+    "DecodeSpec",
+    "Decoder",
+    "EncodeOptions",
+    "Encoder",
+    "Limits",
+    "Video",
+    "array_view",
+    "as_array",
+    "codec_for",
+    "decode",
+    "decode_npy",
+    "decode_spec",
+    "decoders",
+    "encode",
+    "encode_npy",
+    "encoders",
+    "register_codec",
+]

@@ -1,0 +1,45 @@
+"""``ds.where("width >= 512 and label = 'cat'")``: conditions on index columns, run without opening a tar.
+
+Text (``_where_parse``) or Python operators (``_where_field``) make a tree of frozen values (``_where_tree``); its names
+are matched with a dataset's columns; then it is run over a table (``_where_run``). The tree has SQL's meaning, with its
+three-valued logic, so that another engine can run it: ``sql_of`` gives that engine the text.
+"""
+
+from __future__ import annotations
+
+from shoal.errors import QueryError
+
+from ._where_field import F, Field
+from ._where_parse import parse_where
+from ._where_run import run_where
+from ._where_tree import Column, Expression, columns_of, resolve_columns, sql_of
+
+__all__ = [
+    "Expression",
+    "F",
+    "Field",
+    "as_expression",
+    "columns_of",
+    "parse_where",
+    "resolve_columns",
+    "run_where",
+    "sql_of",
+]
+
+
+def as_expression(condition: str | Expression | Field) -> Expression:
+    """The condition as a tree, whichever way it was written. Raises QueryError for anything else.
+
+    Example:
+        >>> as_expression("not (width < 512)") == as_expression(~(F.width < 512))
+        True
+        >>> print(as_expression(F.flag))
+        flag
+    """
+    if isinstance(condition, str):
+        return parse_where(condition)
+    if isinstance(condition, Field):
+        return Column(condition._name)  # noqa: SLF001 - a field's public names are columns
+    if isinstance(condition, Expression):
+        return condition
+    raise QueryError("this is no condition", expected="text or an expression of `F`", found=repr(condition))

@@ -1,0 +1,156 @@
+"""Which function opens which files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from shoal.errors import FormatError, ObjectNotFoundError, OptionError
+from shoal.shard import (
+    SHARD_ENDINGS,
+    WEBDATASET_RULE,
+    KeyRule,
+    ShardSource,
+    Source,
+    load_manifest,
+    locate_shards,
+    sniff,
+)
+from shoal.store import base_name, expand_pattern, parent_url, relative_url, store_for
+
+__all__ = ["Format", "SourceOptions", "detect", "formats", "open_source", "register_format"]
+
+PathLike = str | os.PathLike[str]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """What a user may say about opening a dataset."""
+
+    split: str | None = None
+    rule: KeyRule = WEBDATASET_RULE
+    verify: bool = True
+
+
+_DEFAULT = SourceOptions()
+
+Opener = Callable[[PathLike | Iterable[PathLike], SourceOptions], Source]
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A registered format."""
+
+    name: str
+    extensions: tuple[str, ...]
+    opener: Opener
+
+
+_FORMATS: dict[str, Format] = {}
+
+
+def register_format(name: str, extensions: Sequence[str], opener: Opener, *, replace: bool = False) -> None:
+    """Let ``Dataset(path)`` open files with these endings through ``opener(path, options) -> Source``.
+
+    Raises OptionError when the name or an ending is taken, unless ``replace``; then the ending changes hands.
+
+    Example:
+        >>> from shoal.formats import formats, register_format
+        >>> def open_notes(path, options): ...
+        >>> register_format("notes", [".notes"], open_notes, replace=True)
+        >>> "notes" in formats()
+        True
+    """
+    endings = tuple("." + extension.lower().removeprefix(".") for extension in extensions)
+    taken = [found.name for found in _FORMATS.values() if found.name == name or set(found.extensions) & set(endings)]
+    if taken and not replace:
+        hint = "pass replace=True to take its place"
+        raise OptionError("the format is registered already", found=", ".join(taken), hint=hint)
+    for other in list(_FORMATS.values()):  # an ending belongs to one format
+        kept = tuple(ending for ending in other.extensions if ending not in endings)
+        _FORMATS[other.name] = Format(other.name, kept, other.opener)
+    _FORMATS[name] = Format(name, endings, opener)
+
+
+def formats() -> tuple[str, ...]:
+    """The names of all registered formats."""
+    return tuple(_FORMATS)
+
+
+def detect(path: PathLike | Iterable[PathLike]) -> str:
+    """The name of the format of what ``path`` names: by a manifest, by its ending, or else by its first bytes.
+
+    Raises ObjectNotFoundError when nothing is there, FormatError when nothing here knows it.
+    """
+    if isinstance(path, (str, os.PathLike)):
+        text = os.fspath(path)
+        if _is_manifest(text):
+            return "webdataset"
+        if store_for(text).is_folder(text):
+            return "webdataset" if load_manifest(text) is not None else _of_folder(text)
+    urls = expand_pattern(path)
+    if not urls:
+        raise ObjectNotFoundError("no files were named", found=str(path))
+    return _by_ending(urls[0]) or _by_content(urls[0])
+
+
+def _is_manifest(url: str) -> bool:
+    return base_name(url) == "manifest.json" and base_name(parent_url(url)) == ".shoal"
+
+
+def _by_ending(url: str) -> str | None:
+    endings = [(ending, found.name) for found in _FORMATS.values() for ending in found.extensions]
+    fitting = [(len(ending), name) for ending, name in endings if url.lower().endswith(ending)]
+    return max(fitting)[1] if fitting else None
+
+
+def _of_folder(root: str) -> str:
+    for info in store_for(root).list(root):
+        hidden = any(part.startswith(".") for part in relative_url(info.url, root).split("/"))
+        found = None if hidden else _by_ending(info.url)
+        if found is not None:
+            return found
+    hint = "pack a folder of samples with `shoal pack`"
+    raise FormatError("no file in the folder is of a known format", expected=_known(), found=root, hint=hint)
+
+
+def _by_content(url: str) -> str:
+    reader = store_for(url).open(url)
+    try:
+        head = reader.read(0, 512)
+    finally:
+        reader.close()
+    if head[257:262] == b"ustar" or sniff(head) is not None:
+        return "webdataset"
+    raise FormatError("the file is of no known format", expected=_known(), found=url)
+
+
+def _known() -> str:
+    return "one of " + ", ".join(sorted(ending for found in _FORMATS.values() for ending in found.extensions))
+
+
+def open_source(
+    path: PathLike | Iterable[PathLike],
+    options: SourceOptions = _DEFAULT,
+    *,
+    format: str | None = None,  # noqa: A002 - the word users expect
+) -> Source:
+    """Open what ``path`` names as a source of samples; ``format`` names the format where the path does not tell.
+
+    Raises FormatError for a format nobody registered.
+    """
+    path = path if isinstance(path, (str, os.PathLike)) else tuple(path)  # it is read twice
+    name = detect(path) if format is None else format
+    if name not in _FORMATS:
+        raise FormatError("no such format", expected=" or ".join(formats()), found=name)
+    return _FORMATS[name].opener(path, options)
+
+
+def _open_webdataset(path: PathLike | Iterable[PathLike], options: SourceOptions) -> ShardSource:
+    located = locate_shards(path, options.split)
+    rule = located.manifest.rule if located.manifest is not None and options.rule == WEBDATASET_RULE else options.rule
+    return ShardSource(located.shards, rule=rule, verify=options.verify, manifest=located.manifest)
+
+
+register_format("webdataset", SHARD_ENDINGS, _open_webdataset)

@@ -1,0 +1,150 @@
+"""`DictSample`: MessagePack data without a class, each field decoded when it is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Self
+
+import msgspec
+
+from shoal.codec import Buffer
+from shoal.errors import DecodeError, FieldError
+from shoal.sample._converters import any_to_wire, revive
+from shoal.sample._equal import same
+from shoal.sample._key import unique_key
+from shoal.sample._misfit import Misfit, keyed, mismatch
+from shoal.sample._plan import UNREADABLE
+
+__all__ = ["DictSample"]
+
+_split = msgspec.msgpack.Decoder(dict[str, msgspec.Raw]).decode
+_whole = msgspec.msgpack.Decoder().decode
+_view = msgspec.msgpack.Decoder(memoryview).decode
+_encode = msgspec.msgpack.Encoder().encode
+_BIN = frozenset(b"\xc4\xc5\xc6")
+
+
+class DictSample(Mapping[str, Any]):
+    """A sample as it is stored, with access by attribute and by item.
+
+    Fields are decoded when first looked at. Bytes that are exactly an array, as ``.npy`` or in atdata's compact form,
+    are given as read-only arrays; other bytes as they are. A field with the name of a method is reached by item.
+
+    Raises:
+        FieldError: There is no such field (by item).
+        AttributeError: There is no such field (by attribute).
+        DecodeError: A field is not MessagePack.
+
+    Example:
+        >>> sample = DictSample(label="cat", score=0.5)
+        >>> sample.label, sample["score"], "image" in sample, list(sample)
+        ('cat', 0.5, False, ['label', 'score'])
+        >>> DictSample.from_bytes(sample.packed) == sample
+        True
+    """
+
+    __slots__ = ("_data",)
+
+    def __init__(self, _data: Mapping[str, Any] | None = None, **fields: Any) -> None:
+        object.__setattr__(self, "_data", {**(_data or {}), **fields})
+
+    _data: dict[str, Any]
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> Self:
+        """A sample of these fields."""
+        return cls(data)
+
+    @classmethod
+    def from_bytes(cls, data: Buffer) -> Self:
+        """The sample in a payload.
+
+        Raises:
+            DecodeError: The payload is not one MessagePack map with text for keys.
+        """
+        try:
+            return cls(_split(data))
+        except UNREADABLE as error:
+            raise DecodeError("the sample is not a MessagePack map", found=error) from error
+
+    @property
+    def packed(self) -> bytes:
+        """The bytes of this sample, arrays as ``.npy``; fields that nobody looked at as they came.
+
+        Raises:
+            SchemaMismatchError: A value cannot be stored; ``field`` is its path.
+        """
+        try:
+            return _encode(keyed(_name, _to_wire, self._data))
+        except Misfit as misfit:
+            raise mismatch(misfit, "a sample cannot be stored") from None
+
+    @property
+    def as_wds(self) -> dict[str, Any]:
+        """``{"__key__": ..., "msgpack": ...}`` with a new, unique key at each access."""
+        return {"__key__": unique_key(), "msgpack": self.packed}
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields, decoded."""
+        return {name: self[name] for name in self._data}
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            value = self._data[name]
+        except KeyError:
+            raise FieldError("no such field", expected=", ".join(self._data), found=name, field=name) from None
+        if type(value) is msgspec.Raw:
+            value = self._data[name] = _decoded(value, name)
+        return value
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name not in self._data:
+            raise AttributeError(f"the sample has no field {name!r}", name=name, obj=self)
+        return self[name]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError("a DictSample does not change; make another from to_dict()", name=name, obj=self)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._data)
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._data
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, DictSample):
+            return NotImplemented
+        return same(self.to_dict(), other.to_dict())
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self._data})
+
+    def __repr__(self) -> str:
+        return f"DictSample({', '.join(f'{name}={self[name]!r}' for name in self)})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.to_dict(),)
+
+
+def _name(name: Any) -> str:
+    if isinstance(name, str):
+        return name
+    raise Misfit("str as a field's name", type(name).__name__)
+
+
+def _to_wire(value: Any) -> Any:
+    return value if type(value) is msgspec.Raw else any_to_wire(value)
+
+
+def _decoded(raw: msgspec.Raw, name: str) -> Any:
+    data = memoryview(raw)
+    try:
+        # Bytes as a view, so that an array in them is not copied.
+        return revive(_view(data) if data[0] in _BIN else _whole(data))
+    except UNREADABLE as error:
+        raise DecodeError("the field is not MessagePack", found=error, field=name) from error

@@ -1,0 +1,202 @@
+"""Plain WebDataset samples (jpg + json + cls + ...) as typed samples, by field name."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from shoal import schema
+from shoal.codec import codec_for, decode, decode_spec
+from shoal.errors import CodecError, OptionError, SchemaMismatchError, ShoalError
+from shoal.sample._misfit import Misfit, mismatch, rooted
+from shoal.sample._plan import plan_of
+from shoal.sample._record import Member, read_record
+from shoal.schema import FieldType
+
+__all__ = ["Fields", "from_fields"]
+
+T = TypeVar("T")
+
+_BYTES = (bytes, bytearray, memoryview)
+_AUTOMATIC = decode_spec(True)
+_PIXELS = decode_spec("numpy")
+_SOUND = decode_spec("audio")
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """Where a typed field is found in plain samples, written in an annotation.
+
+    ``Annotated[NDArray[np.uint8], Fields("jpg|png|webp")]`` takes the first of these that a sample has.
+    ``Annotated[list[NDArray[np.uint8]], Fields("img*.jpg")]`` takes all that match, in the order of their names,
+    numbers by value.
+
+    Example:
+        >>> Fields("jpg|png").alternatives
+        ('jpg', 'png')
+    """
+
+    pattern: str
+
+    def __post_init__(self) -> None:
+        if not all(self.alternatives):
+            raise OptionError("a name is empty", expected="names with | between them", found=repr(self.pattern))
+
+    @property
+    def alternatives(self) -> tuple[str, ...]:
+        """The names, or patterns of names, in the order they are tried."""
+        return tuple(self.pattern.split("|"))
+
+
+def from_fields(cls: type[T], sample: Mapping[str, Any]) -> T:
+    """A plain sample, with fields such as ``jpg`` and ``json``, as a sample of ``cls``.
+
+    For each field of the class, the first that is found of:
+
+    1. what its `Fields` annotation names;
+    2. the sample's field of the same name, with or without an extension (``seg`` finds ``seg.png``);
+    3. the entry of the same name in the sample's JSON objects;
+    4. the field's aliases, by 2 and 3;
+    5. its default.
+
+    Bytes are decoded by the field's extension where the class wants more than bytes.
+
+    Raises:
+        SchemaMismatchError: A field is not found, or does not fit; the message lists what the sample has.
+        DecodeError: A field's bytes are not what its extension says.
+
+    Example:
+        >>> from shoal.sample import packable
+        >>> @packable
+        ... class Captioned:
+        ...     txt: str
+        ...     width: int
+        ...     split: str = "train"
+        >>> from_fields(Captioned, {"__key__": "001", "txt": b"a cat", "json": b'{"width": 640}'})
+        Captioned(txt='a cat', width=640, split='train')
+    """
+    record = read_record(cls)
+    found: dict[str, Any] = {}
+    try:
+        members = _json_entries(sample)
+        for member in record.members:
+            value = _find(member, sample, members)
+            if value is not _ABSENT:
+                found[member.name] = value
+            elif member.required:
+                raise _missing(member, sample, members)
+        made: T = plan_of(cls).from_mapping(found)
+        return made
+    except Misfit as misfit:
+        raise mismatch(misfit, f"a sample does not fit {record.schema.name}").at(key=_key(sample)) from None
+    except CodecError as error:
+        raise rooted(error).at(key=_key(sample)) from None
+    except ShoalError as error:
+        raise error.at(key=_key(sample)) from None
+
+
+_ABSENT: Any = object()
+
+
+def _key(sample: Mapping[str, Any]) -> str | None:
+    key = sample.get("__key__")
+    return key if isinstance(key, str) else None
+
+
+def _json_entries(sample: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries of all JSON objects of a sample; those of ``json`` itself count before those of ``meta.json``."""
+    names = [name for name in sample if not name.startswith("__") and _is_json(name)]
+    objects = (_plain(sample[name], name) for name in sorted(names, key=lambda name: name.count("."), reverse=True))
+    return {key: value for one in objects if isinstance(one, Mapping) for key, value in one.items()}
+
+
+def _is_json(name: str) -> bool:
+    found = codec_for(name)
+    return found is not None and found.name == "json"
+
+
+def _find(member: Member, sample: Mapping[str, Any], entries: Mapping[str, Any]) -> Any:
+    marked = next((mark for mark in member.marks if isinstance(mark, Fields)), None)
+    of = member.node.type
+    if marked is not None:
+        return _find_marked(marked, of, sample)
+    for name in (member.name, *member.aliases):
+        field = _named(name, tuple(sample))
+        if field is not None:
+            return _value(sample[field], field, of)
+        if name in entries:
+            return entries[name]
+    return _ABSENT
+
+
+def _find_marked(marked: Fields, of: FieldType, sample: Mapping[str, Any]) -> Any:
+    for pattern in marked.alternatives:
+        if "*" in pattern or "?" in pattern:
+            names = _matching(pattern, tuple(sample))
+            if names:
+                inner = of.of if isinstance(of, schema.OptionalType) else of
+                item = _item_type(inner)
+                return [_value(sample[name], name, item) for name in names]
+        elif pattern in sample:
+            return _value(sample[pattern], pattern, of)
+    return _ABSENT
+
+
+def _item_type(of: FieldType) -> FieldType:
+    if isinstance(of, schema.ListType):
+        return of.items
+    if isinstance(of, schema.TupleType) and of.variadic:
+        return of.items[0]
+    raise Misfit("a list, for a pattern that may match several fields", str(of))
+
+
+@lru_cache(maxsize=4096)
+def _matching(pattern: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(sorted((name for name in names if fnmatch.fnmatchcase(name, pattern)), key=_natural))
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """A sort key under which img2 comes before img10."""
+    words = re.split(r"(\d+)", name)
+    return [(int(word), "") if word.isdecimal() else (-1, word) for word in words]
+
+
+@lru_cache(maxsize=4096)
+def _named(name: str, names: tuple[str, ...]) -> str | None:
+    """The sample's field of this name, exactly or with one more extension."""
+    if name in names:
+        return name
+    return next((field for field in names if field.rpartition(".")[0] == name), None)
+
+
+def _value(value: Any, field: str, of: FieldType) -> Any:
+    """A field's value, decoded where it is bytes and the class wants more than bytes."""
+    inner = of.of if isinstance(of, schema.OptionalType) else of
+    if not isinstance(value, _BYTES) or isinstance(inner, schema.BytesType | schema.Image | schema.Audio):
+        return value
+    return _plain(value, field)
+
+
+def _plain(value: Any, field: str) -> Any:
+    if not isinstance(value, _BYTES):
+        return value
+    found = codec_for(field)
+    spec = {"image": _PIXELS, "audio": _SOUND}.get(found.kind if found else "", _AUTOMATIC)
+    return decode(field, value, spec)
+
+
+def _missing(member: Member, sample: Mapping[str, Any], entries: Iterable[str]) -> ShoalError:
+    marked = next((mark.pattern for mark in member.marks if isinstance(mark, Fields)), None)
+    has = ", ".join(name for name in sample if not name.startswith("__"))
+    within = ", ".join(entries)
+    return SchemaMismatchError(
+        "the sample lacks a field",
+        expected=f"{marked or ' or '.join((member.name, *member.aliases))} for {member.name}: {member.node.type}",
+        found=f"{has or 'nothing'}{f' (json: {within})' if within else ''}",
+        field=member.name,
+        hint=None if marked else 'name it in the annotation: Annotated[..., Fields("jpg|png")]',
+    )

@@ -1,0 +1,286 @@
+"""`@packable`: a plain annotated class becomes a sample type."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import sys
+import types
+import typing
+from collections import ChainMap
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Self, TypeVar, dataclass_transform, overload
+
+import msgspec
+
+from shoal.codec import Buffer
+from shoal.errors import SchemaError
+from shoal.sample._equal import same
+from shoal.sample._key import unique_key
+from shoal.sample._media import Encoded
+from shoal.sample._plan import plan_of, stored
+from shoal.sample._record import OPTIONS, Options, is_record, read_record, schema_of
+from shoal.schema import Schema
+
+__all__ = ["PackableSample", "as_wds", "pack", "packable", "unpack"]
+
+T = TypeVar("T")
+
+_HASHED = ("str", "int", "bool", "bytes")
+
+
+def pack(sample: Any) -> bytes:
+    r"""The bytes of a sample: one MessagePack map in field order, arrays as ``.npy``.
+
+    Takes samples of packable classes, dataclasses, msgspec Structs and pydantic models.
+
+    Raises:
+        SchemaMismatchError: A field's value does not fit its type; ``field`` is the path. Nothing was written.
+
+    Example:
+        >>> @packable
+        ... class Labelled:
+        ...     label: str
+        ...     score: float
+        >>> pack(Labelled("cat", 1.0))
+        b'\x82\xa5label\xa3cat\xa5score\xcb?\xf0\x00\x00\x00\x00\x00\x00'
+    """
+    return plan_of(type(sample)).pack(sample)
+
+
+def unpack(cls: type[T], data: Buffer, *, writable: bool = False) -> T:
+    """The sample in a payload, as ``cls``. Arrays are read-only views of ``data`` unless ``writable``.
+
+    Raises:
+        SchemaMismatchError: The data does not fit the class; ``field`` is the path.
+        DecodeError: The data is not MessagePack, or an array or file in it is damaged.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> @dataclass
+        ... class Point:
+        ...     x: float
+        ...     y: float = 0.0
+        >>> unpack(Point, pack(Point(1.5, 2.5)))
+        Point(x=1.5, y=2.5)
+    """
+    sample: T = plan_of(cls, writable).unpack(data)
+    return sample
+
+
+def as_wds(sample: Any) -> dict[str, Any]:
+    """The sample as a dict of members, as WebDataset writers take them, under a key that is unique everywhere.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> @dataclass
+        ... class Point:
+        ...     x: float
+        >>> sorted(as_wds(Point(1.0)))
+        ['__key__', 'msgpack']
+    """
+    return {"__key__": unique_key(), "msgpack": pack(sample)}
+
+
+class _SchemaAttribute:
+    """``cls.__schema__``: made when first asked for, so that annotations may name classes that come later."""
+
+    def __get__(self, sample: object, owner: type) -> Schema:
+        return schema_of(owner)
+
+
+class _Methods:
+    """What `packable` adds to a class."""
+
+    __schema__: ClassVar[_SchemaAttribute] = _SchemaAttribute()
+
+    @property
+    def packed(self) -> bytes:
+        """The bytes of this sample; see `pack`."""
+        return plan_of(type(self)).pack(self)
+
+    @property
+    def as_wds(self) -> dict[str, Any]:
+        """``{"__key__": ..., "msgpack": ...}`` with a new, unique key at each access."""
+        return as_wds(self)
+
+    @classmethod
+    def from_bytes(cls, data: Buffer, *, writable: bool = False) -> Self:
+        """The sample in a payload; see `unpack`."""
+        sample: Self = plan_of(cls, writable).unpack(data)
+        return sample
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> Self:
+        """The sample made of values by field name, or of their plain forms, such as ISO text for a datetime.
+
+        Names that the class does not have are passed over, as in stored data.
+        """
+        sample: Self = plan_of(cls).from_data(data)
+        return sample
+
+
+def _equal(self: Any, other: object) -> Any:
+    if type(self) is not type(other):
+        return NotImplemented
+    return all(_same_field(self, other, member.name) for member in read_record(type(self)).members)
+
+
+def _same_field(one: Any, two: Any, name: str) -> bool:
+    held, other = stored(one, name), stored(two, name)
+    if isinstance(held, Encoded) and isinstance(other, Encoded) and held == other:
+        return True  # the same file, which need not be decoded for that
+    return same(getattr(one, name), getattr(two, name))
+
+
+def _hash(self: Any) -> int:
+    # Only fields whose equality and hash agree whatever they hold; arrays have no hash.
+    members = read_record(type(self)).members
+    return hash((type(self), *(getattr(self, m.name) for m in members if str(m.node.type) in _HASHED)))
+
+
+@dataclass_transform(field_specifiers=(dataclasses.field,))
+class PackableSample(_Methods):
+    """The same as `packable`, as a base class, for those whose type checker should know the methods.
+
+    A type checker cannot see what a decorator adds, but does see what a class inherits. Options are given with the
+    class: ``class Sample(PackableSample, version="1.1.0", frozen=True)``.
+
+    Example:
+        >>> class Labelled(PackableSample):
+        ...     label: str
+        >>> Labelled.from_bytes(Labelled("cat").packed)
+        Labelled(label='cat')
+    """
+
+    def __init_subclass__(
+        cls,
+        *,
+        version: str = "1.0.0",
+        aliases: Mapping[str, str | tuple[str, ...]] | None = None,
+        frozen: bool = False,
+        kw_only: bool = False,
+        **others: Any,
+    ) -> None:
+        super().__init_subclass__(**others)
+        _make(cls, Options(version, _tuples(aliases), _names(sys._getframe(1))), frozen, kw_only)  # noqa: SLF001
+
+
+@overload
+def packable(cls: type[T], /) -> type[T]: ...
+@overload
+def packable(
+    *,
+    version: str = ...,
+    aliases: Mapping[str, str | tuple[str, ...]] | None = ...,
+    frozen: bool = ...,
+    kw_only: bool = ...,
+) -> Callable[[type[T]], type[T]]: ...
+@dataclass_transform(field_specifiers=(dataclasses.field,))
+def packable(
+    cls: type[Any] | None = None,
+    /,
+    *,
+    version: str = "1.0.0",
+    aliases: Mapping[str, str | tuple[str, ...]] | None = None,
+    frozen: bool = False,
+    kw_only: bool = False,
+) -> Any:
+    """Make a sample type of an annotated class.
+
+    A plain class becomes a dataclass. It, or an existing dataclass, msgspec Struct or pydantic model, gets ``packed``,
+    ``as_wds``, ``from_bytes``, ``from_data`` and ``__schema__``, and an equality that works with arrays.
+
+    Args:
+        cls: The class, where no options are given.
+        version: ``MAJOR.MINOR.PATCH`` of the schema.
+        aliases: Names that older data has for a field, as ``{"label": "category"}`` or with a tuple of names.
+        frozen: As for a dataclass; a frozen sample has a hash.
+        kw_only: As for a dataclass.
+
+    Raises:
+        SchemaError: A field has a type that is not stored.
+
+    Example:
+        >>> import numpy as np
+        >>> from numpy.typing import NDArray
+        >>> @packable
+        ... class ImageSample:
+        ...     image: NDArray[np.float32]
+        ...     label: str
+        >>> sample = ImageSample(np.zeros((2, 2), np.float32), label="cat")
+        >>> ImageSample.from_bytes(sample.packed) == sample
+        True
+        >>> print(ImageSample.__schema__)
+        ImageSample@1.0.0(image: array[float32], label: str)
+    """
+    options = Options(version, _tuples(aliases), _names(sys._getframe(1)))  # noqa: SLF001
+
+    def decorate(cls: type[Any]) -> type[Any]:
+        return _make(cls, options, frozen, kw_only)
+
+    return decorate if cls is None else decorate(cls)
+
+
+def _tuples(aliases: Mapping[str, str | tuple[str, ...]] | None) -> dict[str, tuple[str, ...]]:
+    items = (aliases or {}).items()
+    return {name: (former,) if isinstance(former, str) else tuple(former) for name, former in items}
+
+
+def _names(frame: types.FrameType) -> Mapping[str, Any]:
+    """What a class may name in its annotations, beyond what its module has: names of the function around it."""
+    if frame.f_locals is frame.f_globals:
+        return frame.f_globals
+    return ChainMap(dict(frame.f_locals), frame.f_globals)
+
+
+def _make(cls: type[Any], options: Options, frozen: bool, kw_only: bool) -> type[Any]:
+    plain = "__dataclass_fields__" not in cls.__dict__ and not _is_foreign(cls)
+    if (frozen or kw_only) and not plain:
+        raise SchemaError("this class has its constructor already", found=cls.__qualname__, hint="set its own options")
+    own_equality = "__eq__" in cls.__dict__ and (plain or not _is_generated(cls.__dict__["__eq__"]))
+    if plain:
+        _evaluate_annotations(cls, options)
+        cls = dataclasses.dataclass(eq=False, frozen=frozen, kw_only=kw_only)(cls)
+    setattr(cls, OPTIONS, options)
+    _add_methods(cls)
+    if dataclasses.is_dataclass(cls) and not own_equality:
+        frozen = getattr(cls, "__dataclass_params__").frozen  # noqa: B009 - no type says that it is there
+        type.__setattr__(cls, "__eq__", _equal)
+        if cls.__dict__.get("__hash__") is None or not plain:
+            type.__setattr__(cls, "__hash__", _hash if frozen else None)
+    _prepare(cls)
+    return cls
+
+
+def _evaluate_annotations(cls: type[Any], options: Options) -> None:
+    """Of code that is in no module, as run by ``exec``: dataclasses would look for the module of text annotations."""
+    if cls.__module__ not in sys.modules:
+        hints = typing.get_type_hints(cls, localns=options.names, include_extras=True)
+        cls.__annotations__ = {name: hints[name] for name in inspect.get_annotations(cls)}
+
+
+def _is_foreign(cls: type[Any]) -> bool:
+    return issubclass(cls, msgspec.Struct) or (is_record(cls) and not dataclasses.is_dataclass(cls))
+
+
+def _is_generated(method: Any) -> bool:
+    code = getattr(method, "__code__", None)
+    return code is not None and code.co_filename == "<string>"  # made by dataclasses, not written by anyone
+
+
+def _add_methods(cls: type[Any]) -> None:
+    for name in ("packed", "as_wds", "from_bytes", "from_data", "__schema__"):
+        if name in getattr(cls, "__annotations__", {}):
+            raise SchemaError("this name is one of a packable's own", found=name, field=f"{cls.__name__}.{name}")
+        if name not in cls.__dict__ and not issubclass(cls, _Methods):
+            setattr(cls, name, _Methods.__dict__[name])
+
+
+def _prepare(cls: type[Any]) -> None:
+    """Find mistakes at the class and not at its first sample, unless an annotation names what comes later."""
+    try:
+        read_record(cls)
+    except SchemaError as error:
+        if not isinstance(error.__cause__, NameError):
+            raise

@@ -1,0 +1,364 @@
+"""The types a field may have, as frozen values.
+
+Those that users write in annotations have short names: `Array`, `Image`, `Audio`. All others are read off the plain
+Python annotation (``str``, ``list[int]``, ...) and end in ``Type``. ``str(type)`` is how error messages show it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from shoal.errors import SchemaError
+from shoal.schema._dtype import dtype_name
+from shoal.schema._leaves import (
+    AnyType,
+    BoolType,
+    BytesType,
+    DateTimeType,
+    DateType,
+    FloatType,
+    IntType,
+    StrType,
+    TimeType,
+)
+
+if TYPE_CHECKING:
+    from shoal.schema._schema import Schema
+
+__all__ = [
+    "AnyType",
+    "Array",
+    "Audio",
+    "BoolType",
+    "BytesType",
+    "DateTimeType",
+    "DateType",
+    "EnumType",
+    "FieldType",
+    "FloatType",
+    "Image",
+    "IntType",
+    "ListType",
+    "LiteralType",
+    "MapType",
+    "OptionalType",
+    "RecordType",
+    "Scalar",
+    "Shape",
+    "StrType",
+    "TimeType",
+    "TupleType",
+    "UnionType",
+    "union_of",
+    "wire_kinds",
+]
+
+Scalar: TypeAlias = str | int | float | bool
+Shape: TypeAlias = tuple[int | str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LiteralType:
+    """One of a few values, as ``typing.Literal``."""
+
+    values: tuple[Scalar, ...]
+    # 1, True and 1.0 are equal in Python, but not on the wire: the kinds make such types differ.
+    kinds: tuple[str, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kinds", _kinds(self.values, "Literal"))
+
+    def __str__(self) -> str:
+        return f"Literal[{', '.join(map(repr, self.values))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class EnumType:
+    """One of the named values of an ``Enum``; the value is what is stored."""
+
+    name: str
+    members: tuple[tuple[str, Scalar], ...]
+    kinds: tuple[str, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kinds", _kinds(self.values, self.name))
+
+    @property
+    def values(self) -> tuple[Scalar, ...]:
+        """What is stored for each member."""
+        return tuple(value for _, value in self.members)
+
+    def __str__(self) -> str:
+        return f"{self.name}[{', '.join(map(repr, self.values))}]"
+
+
+def _kinds(values: tuple[Scalar, ...], name: str) -> tuple[str, ...]:
+    if not values:
+        raise SchemaError("there are no values to choose from", found=name)
+    for value in values:
+        if type(value) not in (str, int, float, bool):
+            raise SchemaError(
+                f"a value of {name} cannot be stored", expected="str, int, float or bool", found=repr(value)
+            )
+    return tuple(type(value).__name__ for value in values)
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """An array, with what is known of its dtype and shape.
+
+    Written in annotations: ``Annotated[np.ndarray, Array("float32", ("time", 3))]``, or with the dtype where NumPy has
+    it, ``Annotated[NDArray[np.float32], Array(shape=(None, 3))]``.
+
+    Args:
+        dtype: A NumPy type or its name, or a family of them such as ``"floating"``; None for any.
+        shape: One entry a dimension: a length, None for any length, or a name; equal names within one array stand for
+            equal lengths. None for any shape.
+
+    Raises:
+        SchemaError: There is no such dtype, or it holds Python objects, or the shape is not one.
+
+    Example:
+        >>> print(Array("float32", ("time", 3)))
+        array[float32, (time, 3)]
+    """
+
+    dtype: str | None = None
+    shape: Shape | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", dtype_name(self.dtype))
+        if self.shape is not None:
+            object.__setattr__(self, "shape", tuple(map(_length, self.shape)))
+
+    def __str__(self) -> str:
+        if self.shape is None:
+            return f"array[{self.dtype}]" if self.dtype else "array"
+        lengths = ", ".join(map(str, self.shape)) + ("," if len(self.shape) == 1 else "")
+        return f"array[{self.dtype or 'any'}, ({lengths})]"
+
+
+def _length(length: object) -> int | str | None:
+    if length is None or (isinstance(length, str) and length) or (type(length) is int and length >= 0):
+        return length
+    raise SchemaError("this is not a dimension of an array", expected="a length, a name or None", found=repr(length))
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """An image, stored as a file of one format, given as pixels: H x W x channels, uint8.
+
+    Written in annotations: ``Annotated[NDArray[np.uint8], Image("jpg")]``.
+
+    Example:
+        >>> print(Image("jpg"))
+        image[jpg]
+    """
+
+    format: str = "png"
+
+    def __post_init__(self) -> None:
+        _check_format(self.format)
+
+    def __str__(self) -> str:
+        return f"image[{self.format}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Audio:
+    """A sound, stored as a file of one format, given as ``shoal.codec.Audio(samples, sample_rate)``.
+
+    Written in annotations: ``Annotated[tuple[NDArray[np.float32], int], Audio("flac")]``.
+
+    Example:
+        >>> print(Audio("wav"))
+        audio[wav]
+    """
+
+    format: str = "flac"
+
+    def __post_init__(self) -> None:
+        _check_format(self.format)
+
+    def __str__(self) -> str:
+        return f"audio[{self.format}]"
+
+
+def _check_format(name: object) -> None:
+    if not (isinstance(name, str) and name.isalnum() and name == name.lower()):
+        raise SchemaError("this is not a file format", expected="an extension such as jpg", found=repr(name))
+
+
+@dataclass(frozen=True, slots=True)
+class OptionalType:
+    """A value or None."""
+
+    of: FieldType
+
+    def __post_init__(self) -> None:
+        if isinstance(self.of, OptionalType | AnyType):
+            raise SchemaError("this is optional already", found=str(self.of))
+
+    def __str__(self) -> str:
+        return f"{self.of} | None"
+
+
+@dataclass(frozen=True, slots=True)
+class UnionType:
+    """A value of one of several types, which must be stored in different ways, so that reading can tell them apart."""
+
+    options: tuple[FieldType, ...]
+
+    def __post_init__(self) -> None:
+        seen: dict[str, FieldType] = {}
+        if len(self.options) < 2:
+            raise SchemaError("a union has two or more options", found=len(self.options))
+        for option in self.options:
+            if isinstance(option, OptionalType | UnionType):
+                raise SchemaError("a union is flat", found=str(option), hint="use union_of")
+            for kind in wire_kinds(option):
+                if kind in seen or (seen and isinstance(option, AnyType)) or "any" in seen:
+                    other = seen.get(kind) or next(iter(seen.values()))
+                    raise SchemaError(
+                        "two options of a union look the same when stored",
+                        expected="options that are stored as different kinds",
+                        found=f"{other} and {option}, both stored as {kind}",
+                    )
+            seen.update(dict.fromkeys(wire_kinds(option), option))
+
+    def __str__(self) -> str:
+        return " | ".join(map(str, self.options))
+
+
+@dataclass(frozen=True, slots=True)
+class ListType:
+    """Any number of values of one type."""
+
+    items: FieldType
+
+    def __str__(self) -> str:
+        return f"list[{self.items}]"
+
+
+@dataclass(frozen=True, slots=True)
+class TupleType:
+    """A fixed number of values, each of its own type; or, ``variadic``, any number of one type."""
+
+    items: tuple[FieldType, ...]
+    variadic: bool = False
+
+    def __post_init__(self) -> None:
+        if self.variadic and len(self.items) != 1:
+            raise SchemaError("a tuple of any length has one type of item", found=len(self.items))
+
+    def __str__(self) -> str:
+        return f"tuple[{', '.join(map(str, self.items)) or '()'}{', ...' if self.variadic else ''}]"
+
+
+@dataclass(frozen=True, slots=True)
+class MapType:
+    """Keys, all text or all whole numbers, each with a value."""
+
+    keys: StrType | IntType
+    values: FieldType
+
+    def __str__(self) -> str:
+        return f"dict[{self.keys}, {self.values}]"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordType:
+    """A sample within a sample."""
+
+    schema: Schema
+
+    def __str__(self) -> str:
+        return self.schema.name
+
+
+FieldType: TypeAlias = (
+    StrType
+    | IntType
+    | FloatType
+    | BoolType
+    | BytesType
+    | DateTimeType
+    | DateType
+    | TimeType
+    | AnyType
+    | LiteralType
+    | EnumType
+    | Array
+    | Image
+    | Audio
+    | OptionalType
+    | UnionType
+    | ListType
+    | TupleType
+    | MapType
+    | RecordType
+)
+
+_WIRE_KINDS: dict[type, tuple[str, ...]] = {
+    StrType: ("str",),
+    IntType: ("int",),
+    FloatType: ("float",),
+    BoolType: ("bool",),
+    BytesType: ("bytes",),
+    DateTimeType: ("str",),
+    DateType: ("str",),
+    TimeType: ("str",),
+    AnyType: ("any",),
+    Array: ("bytes",),
+    Image: ("bytes",),
+    Audio: ("bytes",),
+    ListType: ("list",),
+    TupleType: ("list",),
+    MapType: ("map",),
+    RecordType: ("map",),
+}
+
+
+def wire_kinds(of: FieldType) -> tuple[str, ...]:
+    """The kinds of MessagePack values that a type is stored as, apart from nil."""
+    if isinstance(of, LiteralType | EnumType):
+        return tuple(dict.fromkeys(of.kinds))
+    if isinstance(of, OptionalType):
+        return wire_kinds(of.of)
+    if isinstance(of, UnionType):
+        return tuple(kind for option in of.options for kind in wire_kinds(option))
+    return _WIRE_KINDS[type(of)]
+
+
+def union_of(options: Iterable[FieldType | None]) -> FieldType:
+    """The flat union of several types, where None stands for ``None``: literals merged, one option unwrapped.
+
+    Raises:
+        SchemaError: Two options are stored in the same way, or nothing but None is left.
+
+    Example:
+        >>> print(union_of([IntType(), None, StrType()]))
+        int | str | None
+    """
+    flat = list(_flattened(options))
+    literals = [option for option in flat if isinstance(option, LiteralType)]
+    choices = {(type(value), value): value for option in literals for value in option.values}
+    merged = LiteralType(tuple(choices.values())) if choices else None
+    kept = dict.fromkeys(merged if isinstance(option, LiteralType) else option for option in flat if option is not None)
+    named = [option for option in kept if option is not None]
+    if not named:
+        raise SchemaError("there is nothing but None in this union")
+    whole = UnionType(tuple(named)) if len(named) > 1 else named[0]
+    return OptionalType(whole) if None in flat and not isinstance(whole, AnyType) else whole
+
+
+def _flattened(options: Iterable[FieldType | None]) -> Iterator[FieldType | None]:
+    for option in options:
+        if isinstance(option, OptionalType):
+            yield from _flattened((option.of, None))
+        elif isinstance(option, UnionType):
+            yield from option.options
+        else:
+            yield option

@@ -1,0 +1,123 @@
+"""The tar's bytes by position, whether the object is the tar itself or a compressed one."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from shoal.errors import TarError, TruncatedError
+from shoal.store import ObjectReader
+
+from ._compress import decompress_block
+from ._index import Blocks
+
+__all__ = ["CompressedBytes", "PlainBytes", "TarBytes"]
+
+_HELD_BLOCKS = 8
+
+
+class TarBytes(Protocol):
+    """Ranges of a tar, in the tar's own positions. Safe to use from several threads."""
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Exactly the bytes ``[start, stop)``. Raises TruncatedError when the object ends before."""
+        ...
+
+    def read_many(self, starts: Sequence[int], stops: Sequence[int]) -> list[bytes]:
+        """Several ranges, in order."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class PlainBytes:
+    """An object that is the tar."""
+
+    def __init__(self, reader: ObjectReader) -> None:
+        self._reader = reader
+
+    def read(self, start: int, stop: int) -> bytes:
+        data = self._reader.read(start, stop)
+        if len(data) != stop - start:
+            raise _short(self._reader, start, stop, len(data))
+        return data
+
+    def read_many(self, starts: Sequence[int], stops: Sequence[int]) -> list[bytes]:
+        found = self._reader.read_many(starts, stops)
+        if sum(map(len, found)) != sum(stops) - sum(starts):
+            for start, stop, data in zip(starts, stops, found, strict=True):
+                if len(data) != stop - start:
+                    raise _short(self._reader, start, stop, len(data))
+        return found
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+class CompressedBytes:
+    """An object of blocks that can each be decompressed alone. The last few are held: neighbours often follow."""
+
+    def __init__(self, reader: ObjectReader, compression: str, blocks: Blocks) -> None:
+        self._reader = reader
+        self._compression = compression
+        self._blocks = blocks
+        self._held: OrderedDict[int, bytes] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def read(self, start: int, stop: int) -> bytes:
+        if start == stop:  # an empty member may stand where the last block ends
+            return b""
+        offsets = self._blocks.offsets
+        first, last = (int(np.searchsorted(offsets, at, "right")) - 1 for at in (start, stop - 1))
+        parts = [self._block(number) for number in range(first, last + 1)]
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        base = int(offsets[first])
+        return data if start == base and stop - base == len(data) else data[start - base : stop - base]
+
+    def read_many(self, starts: Sequence[int], stops: Sequence[int]) -> list[bytes]:
+        return [self.read(start, stop) for start, stop in zip(starts, stops, strict=True)]
+
+    def _block(self, number: int) -> bytes:
+        with self._lock:
+            if number in self._held:
+                self._held.move_to_end(number)
+                return self._held[number]
+        data = self._decompress(number)
+        with self._lock:
+            self._held[number] = data
+            if len(self._held) > _HELD_BLOCKS:
+                self._held.popitem(last=False)
+        return data
+
+    def _decompress(self, number: int) -> bytes:
+        blocks = self._blocks
+        assert blocks.stored is not None  # noqa: S101 - made only for blocks that have it
+        start, stop = (int(at) for at in blocks.stored[number : number + 2])
+        stored = self._reader.read(start, stop)
+        if len(stored) != stop - start:
+            raise _short(self._reader, start, stop, len(stored))
+        size = int(blocks.offsets[number + 1] - blocks.offsets[number])
+        try:
+            return decompress_block(self._compression, stored, size, first=number == 0)
+        except TarError as error:
+            error.offset = start
+            raise error.at(shard=self._reader.info.url) from error.__cause__
+
+    def close(self) -> None:
+        self._held.clear()
+        self._reader.close()
+
+
+def _short(reader: ObjectReader, start: int, stop: int, got: int) -> TruncatedError:
+    return TruncatedError(
+        "the shard ends before its index says",
+        expected=f"bytes {start} to {stop}",
+        found=f"{got} of them",
+        shard=reader.info.url,
+        offset=start + got,
+        hint="was it cut or replaced? run `shoal verify`",
+    )

@@ -1,0 +1,182 @@
+"""What makes a write survive kill -9: a journal of finished shards, and a commit record for what replaces a dataset.
+
+A fresh write puts each shard under its final name as it closes and adds a line to the journal; the manifest comes
+last. A rerun with ``resume=True`` reads the journal and goes on after the last finished shard.
+
+A write over an existing dataset must not touch it before the new one is whole. Its shards wait in ``.shoal/staging``;
+when all are there, one small record says «from now on it is the new one», and only then are they moved into place.
+Whoever opens the dataset while that record stands finishes the moves first, so there is the old dataset or the new
+one, never a mix.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import msgspec
+
+from shoal.errors import ManifestError, ObjectNotFoundError, WriteError
+from shoal.store import base_name, join_url, store_for
+
+from ._manifest import ShardRecord, check_inside, manifest_url
+from ._open import SIDECAR_FOLDER, index_url
+
+__all__ = ["Journal", "commit_staged", "is_unfinished", "recover", "staging_url"]
+
+
+@dataclass(frozen=True, slots=True)
+class JournalHead:
+    """What a run was asked to do; another run may go on only when it was asked the same."""
+
+    pattern: str
+    options: dict[str, Any]
+    staged: bool = False
+    """Whether its shards wait in the staging folder; otherwise they stand under their final names already."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Commit:
+    """The record that makes staged shards the dataset."""
+
+    manifest: str
+    paths: tuple[str, ...]
+    removed: tuple[str, ...]
+
+
+class Journal:
+    """The journal of one writer: one file a pattern, so that several writers share a folder."""
+
+    def __init__(self, root: str, pattern: str, options: dict[str, Any]) -> None:
+        name = hashlib.sha256(pattern.encode()).hexdigest()[:16]
+        self._url = join_url(root, SIDECAR_FOLDER, f"journal-{name}.jsonl")
+        self._head = JournalHead(pattern, options)
+
+    def left_in_place(self) -> bool:
+        """Whether an earlier run left shards under their final names: they are ours to take away."""
+        return _is_in_place(self._lines())
+
+    def read(self) -> list[ShardRecord]:
+        """The shards an earlier run finished. Raises WriteError when it was asked something else, or is unreadable."""
+        lines = self._lines()
+        if not lines:
+            return []
+        head = _decoded(lines[0], JournalHead)
+        if (head.pattern, head.options) != (self._head.pattern, self._head.options):
+            raise WriteError(
+                "the interrupted run was asked something else",
+                expected=head.options,
+                found=self._head.options,
+                hint="resume with the same options, or start over",
+            )
+        return [_decoded(line, ShardRecord) for line in lines[1:]]
+
+    def _lines(self) -> list[bytes]:
+        try:
+            return _whole_lines(store_for(self._url).read_all(self._url))
+        except ObjectNotFoundError:
+            return []
+
+    def start(self, records: list[ShardRecord], *, staged: bool) -> None:
+        """Begin anew, keeping ``records``."""
+        head = replace(self._head, staged=staged)
+        lines = [msgspec.json.encode(value) + b"\n" for value in (head, *records)]
+        store_for(self._url).write_all(self._url, b"".join(lines))
+
+    def add(self, record: ShardRecord) -> None:
+        """Note a finished shard, for good."""
+        store_for(self._url).append(self._url, msgspec.json.encode(record) + b"\n")
+
+    def remove(self) -> None:
+        """The manifest says it all now."""
+        store_for(self._url).delete(self._url)
+
+
+def is_unfinished(root: str) -> bool:
+    """Whether shards stand at ``root`` whose writer is at work, or was interrupted."""
+    store = store_for(root)
+    journals = [info.url for info in store.list(join_url(root, SIDECAR_FOLDER)) if _is_journal(base_name(info.url))]
+    return any(_is_in_place(_whole_lines(store.read_all(url))) for url in journals)
+
+
+def _is_journal(name: str) -> bool:
+    return name.startswith("journal-") and name.endswith(".jsonl")
+
+
+def _whole_lines(text: bytes) -> list[bytes]:
+    """A line without its end was being written when the run was killed."""
+    return text.split(b"\n")[:-1]
+
+
+def _is_in_place(lines: list[bytes]) -> bool:
+    try:
+        return bool(lines) and not _decoded(lines[0], JournalHead).staged
+    except WriteError:
+        return True  # unreadable, but a journal
+
+
+_Line = TypeVar("_Line", JournalHead, ShardRecord)
+
+
+def _decoded(line: bytes, kind: type[_Line]) -> _Line:
+    try:
+        return msgspec.json.decode(line, type=kind)
+    except msgspec.DecodeError as error:
+        raise WriteError("the journal cannot be read", found=str(error), hint="start over without resume") from error
+
+
+def staging_url(root: str) -> str:
+    """Where shards wait that will replace others."""
+    return join_url(root, SIDECAR_FOLDER, "staging")
+
+
+def _record_url(root: str) -> str:
+    return join_url(root, SIDECAR_FOLDER, "commit.json")
+
+
+def commit_staged(root: str, manifest: bytes, paths: list[str], removed: list[str]) -> None:
+    """Make the staged shards the dataset: ``manifest`` is its new manifest, ``removed`` what it no longer has."""
+    record = _Commit(manifest.decode(), tuple(paths), tuple(removed))
+    store_for(root).write_all(_record_url(root), msgspec.json.encode(record))
+    recover(root)
+
+
+def recover(root: str) -> None:
+    """Finish a commit that was interrupted; every step may be repeated. Raises ManifestError for a record not ours."""
+    store = store_for(root)
+    record = _commit_record(root)
+    if record is None:
+        return
+    for path in record.paths:
+        for staged, final in (
+            (index_url(staging_url(root), path), index_url(root, path)),
+            (join_url(staging_url(root), path), join_url(root, path)),
+        ):
+            _move_if_there(staged, final)
+    for path in record.removed:
+        store.delete(index_url(root, path))
+        store.delete(join_url(root, path))
+    store.write_all(manifest_url(root), record.manifest.encode())
+    store.delete(_record_url(root))
+
+
+def _commit_record(root: str) -> _Commit | None:
+    """The record, if one stands. It says what to remove, and came with the data: it may name nothing outside."""
+    url = _record_url(root)
+    try:
+        record = msgspec.json.decode(store_for(url).read_all(url), type=_Commit)
+    except ObjectNotFoundError:
+        return None
+    except msgspec.DecodeError as error:
+        raise ManifestError("the commit record cannot be read", found=str(error), shard=url) from error
+    for path in (*record.paths, *record.removed):
+        check_inside(path, url)
+    return record
+
+
+def _move_if_there(staged: str, final: str) -> None:
+    try:
+        store_for(staged).move(staged, final)
+    except ObjectNotFoundError:
+        return  # moved before the interruption

@@ -1,0 +1,151 @@
+"""Open a shard: find its index, or make it once and keep it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+
+from shoal.errors import ObjectNotFoundError, ShardIndexError
+from shoal.store import ObjectReader, base_name, cache_dir, join_url, local_path, parent_url, scheme_of, store_for
+
+from ._build import build_index
+from ._bytes import CompressedBytes, PlainBytes, TarBytes
+from ._compress import sniff, unpacked_cache
+from ._crc import crc32
+from ._feed import ReaderFeed
+from ._header import BLOCK
+from ._index import IndexFacts, ShardIndex, load_index, save_index
+from ._keys import WEBDATASET_RULE, KeyRule
+from ._shard import Shard
+
+__all__ = [
+    "INDEX_FOLDER",
+    "SIDECAR_FOLDER",
+    "cached_index_url",
+    "find_index",
+    "fitting_index",
+    "index_shard",
+    "index_url",
+    "open_shard",
+]
+
+SIDECAR_FOLDER = ".shoal"
+INDEX_FOLDER = "index"
+
+
+def index_url(root: str, path: str) -> str:
+    """Where the index of the shard ``path``, relative to the dataset's root, is kept."""
+    return join_url(root, SIDECAR_FOLDER, INDEX_FOLDER, path + ".arrow")
+
+
+def open_shard(url: str, *, rule: KeyRule = WEBDATASET_RULE, verify: bool = True, sidecar: str | None = None) -> Shard:
+    """Open a shard for random access.
+
+    Its index is ``sidecar`` where one is named, else the one beside it; where that is not there, or was made by another
+    rule, the one in the user's cache, else one made now by a scan and kept in the cache. An index that does not fit the
+    tar raises StaleIndexError when it is a sidecar, and is made again when it is our own cached one.
+    """
+    reader = store_for(url).open(url)
+    try:
+        found = _sidecar(url, sidecar, rule)
+        if found is not None:
+            _check_fits(found, reader)
+            return Shard(url, found, _bytes(reader, found), verify=verify)
+        return _open_foreign(url, reader, rule, verify)
+    except BaseException:
+        reader.close()
+        raise
+
+
+def _sidecar(url: str, named: str | None, rule: KeyRule) -> ShardIndex | None:
+    """The index kept with the shard, unless it was made by another rule; None when there is none."""
+    for stored in _places(url) if named is None else (named,):
+        try:
+            index = load_index(stored)
+        except ObjectNotFoundError:
+            continue
+        if index.facts.rule == rule:
+            return index
+    return None
+
+
+def _places(url: str) -> tuple[str, str]:
+    """Where the index is of a shard in a dataset's root, or in a folder of it."""
+    folder = parent_url(url)
+    inner = f"{base_name(folder)}/{base_name(url)}"
+    return index_url(folder, base_name(url)), index_url(parent_url(folder), inner)
+
+
+def find_index(reader: ObjectReader, rule: KeyRule = WEBDATASET_RULE) -> ShardIndex | None:
+    """The index kept for an open shard, beside it or in the user's cache, fitting or not; None if there is none."""
+    found = _sidecar(reader.info.url, None, rule)
+    if found is not None:
+        return found
+    try:
+        return load_index(cached_index_url(reader, rule))
+    except (ObjectNotFoundError, ShardIndexError):
+        return None
+
+
+def fitting_index(stored: str, reader: ObjectReader) -> ShardIndex | None:
+    """The index stored at this URL; None when there is none, or none that fits the open shard."""
+    try:
+        index = load_index(stored)
+        _check_fits(index, reader)
+    except (ObjectNotFoundError, ShardIndexError):
+        return None
+    return index
+
+
+def _check_fits(index: ShardIndex, reader: ObjectReader) -> None:
+    head = reader.read(0, BLOCK)
+    index.check_object(reader.info.url, reader.info.size, head, crc32(head))
+
+
+def _bytes(reader: ObjectReader, index: ShardIndex) -> TarBytes:
+    compression, blocks = index.facts.compression, index.blocks
+    if compression is None:
+        return PlainBytes(reader)
+    if blocks is not None and blocks.stored is not None:
+        return CompressedBytes(reader, compression, blocks)
+    return PlainBytes(_unpacked(reader, compression))
+
+
+def _unpacked(reader: ObjectReader, compression: str) -> ObjectReader:
+    path = unpacked_cache(reader, compression, cache_dir())
+    reader.close()
+    return store_for(path).open(path)
+
+
+def _open_foreign(url: str, reader: ObjectReader, rule: KeyRule, verify: bool) -> Shard:
+    cached = cached_index_url(reader, rule)
+    index = fitting_index(cached, reader)
+    if index is None:
+        index = index_shard(reader, rule)
+        save_index(index, cached)
+    return Shard(url, index, _bytes(reader, index), verify=verify)
+
+
+def cached_index_url(reader: ObjectReader, rule: KeyRule) -> str:
+    """One place for each state of each object: a changed file is another entry."""
+    info = reader.info
+    place = os.path.abspath(local_path(info.url)) if scheme_of(info.url) == "file" else info.url
+    name = hashlib.sha256(repr((place, info.size, info.version, rule)).encode()).hexdigest()
+    return join_url(cache_dir(), INDEX_FOLDER, name + ".arrow")
+
+
+def index_shard(reader: ObjectReader, rule: KeyRule = WEBDATASET_RULE) -> ShardIndex:
+    """Index an open object: a tar, or a compressed tar, told apart by its content.
+
+    A compressed one is unpacked into the cache, since a foreign stream cannot be entered in the middle.
+    """
+    head = reader.read(0, BLOCK)
+    facts = IndexFacts(reader.info.size, crc32(head), rule, sniff(head))
+    if facts.compression is None:
+        return build_index(ReaderFeed(reader), facts, reader.info.url)
+    path = unpacked_cache(reader, facts.compression, cache_dir())
+    unpacked = store_for(path).open(path)
+    try:
+        return build_index(ReaderFeed(unpacked), facts, reader.info.url)
+    finally:
+        unpacked.close()

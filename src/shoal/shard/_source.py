@@ -1,0 +1,287 @@
+"""Many shards as one numbered sequence of samples."""
+
+from __future__ import annotations
+
+import bisect
+import difflib
+import functools
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from shoal.errors import FieldError, ManifestError, PositionError, SampleKeyError, StaleIndexError, TarError
+
+from ._keys import WEBDATASET_RULE, KeyRule
+from ._manifest import Manifest
+from ._open import open_shard
+from ._policy import ErrorLog
+from ._rows import Decoders, Sample
+from ._salvage import salvaged_runs
+from ._shard import Shard
+
+__all__ = ["ShardRef", "ShardSource", "Source"]
+
+Int64 = npt.NDArray[np.int64]
+_NO_DECODERS: Decoders = {}
+_MOST_OPEN = 128
+
+
+class Source(Protocol):
+    """What every format is opened as: numbered samples, read by number and field."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def fields(self) -> tuple[str, ...]: ...
+
+    def read(self, rows: Int64, fields: Sequence[str] | None = None, decoders: Decoders = _NO_DECODERS) -> list[Sample]:
+        """The samples with these numbers, in this order."""
+        ...
+
+    def stream(
+        self, fields: Sequence[str] | None = None, decoders: Decoders = _NO_DECODERS, log: ErrorLog | None = None
+    ) -> Iterator[list[Sample]]:
+        """All samples in order, in runs as long as is good to read at once."""
+        ...
+
+    def find(self, key: str) -> int:
+        """The number of the first sample with this key. Raises SampleKeyError."""
+        ...
+
+    def keys(self, rows: Int64) -> list[str]: ...
+
+    def table(self, columns: Sequence[str]) -> pa.Table:
+        """Metadata columns, one row a sample."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRef:
+    """A shard that belongs to a source, with what is known of it before it is opened."""
+
+    url: str
+    samples: int | None = None
+    sidecar: str | None = None
+    rule: KeyRule = WEBDATASET_RULE
+    """By which its samples were counted and its fields named."""
+    fields: tuple[str, ...] | None = None
+
+
+class ShardSource:
+    """Tar shards as one sequence. Shards open when they are first needed, and the least used close again."""
+
+    def __init__(
+        self,
+        shards: Sequence[ShardRef],
+        *,
+        rule: KeyRule = WEBDATASET_RULE,
+        verify: bool = True,
+        manifest: Manifest | None = None,
+    ) -> None:
+        self.shards = tuple(shards)
+        self.manifest = manifest
+        self._rule = rule
+        self._verify = verify
+        self._open: OrderedDict[int, Shard] = OrderedDict()
+        self._starts: Int64 | None = None
+        self._lock = threading.RLock()
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    @property
+    def starts(self) -> Int64:
+        """The number of each shard's first sample, and the total at the end."""
+        if self._starts is None:
+            known = [self._known(ref) for ref in self.shards]
+            counts = [len(self.shard(number)) if count is None else count for number, count in enumerate(known)]
+            self._starts = np.concatenate(([0], np.cumsum(counts, dtype=np.int64))).astype(np.int64)
+        return self._starts
+
+    def _known(self, ref: ShardRef) -> int | None:
+        """How many samples the manifest says the shard has, seen by the rule in use."""
+        return ref.samples if ref.rule == self._rule else None
+
+    def shard(self, number: int) -> Shard:
+        """An open shard. Raises ManifestError when it holds another number of samples than the manifest says."""
+        with self._lock:
+            found = self._open.get(number)
+            if found is None:
+                found = self._open[number] = self._opened(self.shards[number])
+                if len(self._open) > _MOST_OPEN:
+                    self._open.popitem(last=False)  # closed when its last reader lets go of it
+            self._open.move_to_end(number)
+            return found
+
+    def _opened(self, ref: ShardRef) -> Shard:
+        shard = open_shard(ref.url, rule=self._rule, verify=self._verify, sidecar=ref.sidecar)
+        expected = self._known(ref)
+        if expected is not None and len(shard) != expected:
+            shard.close()
+            raise ManifestError(
+                "a shard holds another number of samples than its dataset says",
+                expected=expected,
+                found=len(shard),
+                shard=ref.url,
+                hint="was the dataset written anew? open it again",
+            )
+        return shard
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Every field of every shard, in the order they appear."""
+        return tuple(
+            dict.fromkeys(name for number, ref in enumerate(self.shards) for name in self._fields_of(number, ref))
+        )
+
+    def _fields_of(self, number: int, ref: ShardRef) -> Iterable[str]:
+        return ref.fields if ref.fields is not None and ref.rule == self._rule else self.shard(number).index.fields
+
+    def read(self, rows: Int64, fields: Sequence[str] | None = None, decoders: Decoders = _NO_DECODERS) -> list[Sample]:
+        """The samples with these numbers, in this order: each shard is asked once for all it holds."""
+        rows = self._checked(rows)
+        if len(rows) == 1:  # before anything that costs more than the one sample does
+            number = bisect.bisect_right(self._start_list, rows[0]) - 1
+            return self.shard(number).read_rows(rows - self._start_list[number], fields, decoders)
+        numbers = np.searchsorted(self.starts, rows, "right") - 1
+        if len(rows) and (numbers == numbers[0]).all():
+            return self.shard(int(numbers[0])).read_rows(rows - self.starts[numbers[0]], fields, decoders)
+        found: list[Sample] = [{}] * len(rows)
+        for number in np.unique(numbers).tolist():
+            at = np.flatnonzero(numbers == number)
+            samples = self.shard(number).read_rows(rows[at] - self.starts[number], fields, decoders)
+            for position, sample in zip(at.tolist(), samples, strict=True):
+                found[position] = sample
+        return found
+
+    @functools.cached_property
+    def _start_list(self) -> list[int]:
+        starts: list[int] = self.starts.tolist()
+        return starts
+
+    def _checked(self, rows: Int64) -> Int64:
+        rows = np.asarray(rows, np.int64)
+        if len(rows) == 1 and 0 <= rows[0] < self._start_list[-1]:
+            return rows
+        outside = (rows < 0) | (rows >= len(self))
+        if outside.any():
+            raise PositionError(
+                "no sample at this position", expected=f"0 to {len(self) - 1}", found=int(rows[outside][0])
+            )
+        return rows
+
+    def stream(
+        self, fields: Sequence[str] | None = None, decoders: Decoders = _NO_DECODERS, log: ErrorLog | None = None
+    ) -> Iterator[list[Sample]]:
+        """All samples in order, block by block. A shard too damaged to be indexed is read as far as ``log`` lets it."""
+        log = log or ErrorLog()
+        for number, ref in enumerate(self.shards):
+            try:
+                shard = self.shard(number)
+            except (TarError, StaleIndexError) as error:
+                if not log.goes_on:
+                    raise
+                yield from salvaged_runs(ref.url, self._rule, fields, decoders, log, error)
+                continue
+            for start, stop in shard.spans(fields):
+                yield _read_span(shard, start, stop, fields, decoders, log)
+
+    def find(self, key: str) -> int:
+        """The number of the first sample with this key. Raises SampleKeyError, which suggests near ones."""
+        for number in range(len(self.shards)):
+            row = self.shard(number).index.find(key)
+            if row is not None:
+                return int(self.starts[number]) + row
+        raise SampleKeyError("no sample has this key", found=repr(key), hint=self._near(key))
+
+    def _near(self, key: str) -> str | None:
+        """What may have been meant, from the first keys of each shard: enough to see how keys look."""
+        some = [
+            name
+            for number in range(min(8, len(self.shards)))
+            for name in self.shard(number).index.key_list(0, min(2000, len(self.shard(number))))
+        ]
+        near = difflib.get_close_matches(key, some, n=3, cutoff=0.6) or some[:1]
+        return f"did you mean {' or '.join(map(repr, near))}?" if near else None
+
+    def keys(self, rows: Int64) -> list[str]:
+        """The keys of these samples."""
+        rows = self._checked(rows)
+        numbers = np.searchsorted(self.starts, rows, "right") - 1
+        found = [""] * len(rows)
+        for number in np.unique(numbers).tolist():
+            at = np.flatnonzero(numbers == number)
+            keys = self.shard(number).index.keys.take(pa.array(rows[at] - self.starts[number])).to_pylist()
+            for position, key in zip(at.tolist(), keys, strict=True):
+                found[position] = key
+        return found
+
+    def column_names(self) -> tuple[str, ...]:
+        """Every metadata column, over all shards."""
+        return tuple(
+            dict.fromkeys(name for number in range(len(self.shards)) for name in self.shard(number).index.columns)
+        )
+
+    def table(self, columns: Sequence[str]) -> pa.Table:
+        """Metadata columns, one row a sample; null where a shard has no such column.
+
+        Raises FieldError for a column that no shard has, or that is not of one type.
+        """
+        parts = [_columns_of(self.shard(number), columns) for number in range(len(self.shards))]
+        known = ("__key__", *self.column_names())
+        for name in columns:
+            if parts and name not in known:
+                raise FieldError("no such column", expected=" or ".join(known), found=name)
+            if len(kinds := {str(part.schema.field(name).type) for part in parts} - {"null"}) > 1:
+                _refuse_mixed(name, kinds)
+        return (
+            pa.concat_tables(parts, promote_options="permissive") if parts else pa.table({name: [] for name in columns})
+        )
+
+    def close(self) -> None:
+        """Give all files back."""
+        with self._lock:
+            for shard in self._open.values():
+                shard.close()
+            self._open.clear()
+
+
+def _read_span(
+    shard: Shard, start: int, stop: int, fields: Sequence[str] | None, decoders: Decoders, log: ErrorLog
+) -> list[Sample]:
+    try:
+        return shard.read_span(start, stop, fields, decoders)
+    except TarError:
+        if not log.goes_on:
+            raise
+    found = []
+    for row in range(start, stop):
+        try:
+            found += shard.read_rows(np.array([row]), fields, decoders)
+        except TarError as error:
+            log.handle(error.at(shard=shard.url, key=shard.index.keys[row].as_py()))
+    return found
+
+
+_NUMBERS = {"int64", "uint64", "double"}
+
+
+def _refuse_mixed(name: str, kinds: set[str]) -> None:
+    """Whole numbers in one shard and fractions in another are numbers; anything else is a mix."""
+    if not kinds <= _NUMBERS:
+        raise FieldError("a column is of other types in other shards", found=f"{name}: {', '.join(sorted(kinds))}")
+
+
+def _columns_of(shard: Shard, columns: Sequence[str]) -> pa.Table:
+    index = shard.index
+    for name in columns:
+        if name in index.facts.dropped:
+            raise FieldError("the column is not indexed", found=f"{name}: {index.facts.dropped[name]}", shard=shard.url)
+    arrays = [index.keys if name == "__key__" else index.columns.get(name, pa.nulls(len(index))) for name in columns]
+    return pa.table(arrays, names=list(columns))

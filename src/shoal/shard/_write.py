@@ -1,0 +1,371 @@
+"""ShardWriter: samples in, a dataset out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import msgspec
+
+from shoal.codec import EncodeOptions, Encoder, encoders
+from shoal.errors import CodecError, ObjectExistsError, WriteError
+from shoal.store import base_name, join_url, number_in_name, numbered_name, parent_url
+
+from ._header import BLOCK
+from ._index import save_index
+from ._journal import Journal, commit_staged, recover, staging_url
+from ._left_over import edge_keys, remove_shards, shards_there, still_there
+from ._manifest import (
+    Manifest,
+    ShardRecord,
+    encode_manifest,
+    load_manifest,
+    manifest_metadata,
+    merge_shards,
+    save_manifest,
+    split_of,
+)
+from ._names import check_field, check_key
+from ._open import index_url
+from ._shard_file import ShardFile
+from ._write_options import FieldOrder, WriteOptions
+
+__all__ = ["META_MEMBER", "ShardWriter", "WriteOptions"]
+
+META_MEMBER = "__meta__"
+"""The member that holds the dataset's metadata in each shard. WebDataset and Hugging Face pass such names by."""
+
+
+class ShardWriter:
+    """Write samples into numbered tar shards, each with its index, and a manifest at the end.
+
+    ``pattern`` names the shards, with one ``%06d`` or ``{:06d}``. A shard is closed when the next sample would go over
+    ``max_samples`` or ``max_bytes``. A sample is a mapping from field to value, bytes or anything the field's codec
+    takes; ``__key__`` names it, and a running number is used where there is none. The same samples give the same bytes.
+
+    Leaving the ``with`` block by an exception leaves no half shard and no manifest; finished shards stay, and a rerun
+    with ``resume=True`` goes on after them: it passes over as many samples as they hold. ``overwrite=True`` replaces
+    a dataset that is there, all at once when the new one is whole.
+
+    Example:
+        >>> import shoal
+        >>> with shoal.ShardWriter("memory://doc/animals-%06d.tar", max_samples=2) as writer:
+        ...     for number in range(3):
+        ...         writer.write({"__key__": f"{number:03d}", "txt": "a cat", "json": {"legs": 4}})
+        >>> [shard.path for shard in writer.shards]
+        ['animals-000000.tar', 'animals-000001.tar']
+    """
+
+    def __init__(
+        self,
+        pattern: str | os.PathLike[str],
+        *,
+        max_samples: int = 10_000,
+        max_bytes: int = 1 << 30,
+        compression: str | None = None,
+        level: int | None = None,
+        field_order: FieldOrder = "given",
+        mtime: int = 0,
+        metadata: Mapping[str, Any] | None = None,
+        schema: Mapping[str, Any] | None = None,
+        split: str | None = None,
+        hashed: bool = False,
+        durable: bool = False,
+        overwrite: bool = False,
+        resume: bool = False,
+        allow_pickle: bool = False,
+    ) -> None:
+        self.options = WriteOptions(
+            max_samples, max_bytes, compression, level, field_order, mtime, hashed, durable, allow_pickle
+        )
+        self.metadata = manifest_metadata(metadata)
+        self._meta = msgspec.json.encode(self.metadata) if self.metadata else b""
+        self._most_bytes = max_bytes - len(self._meta) - 2 * BLOCK
+        self.root = parent_url(os.fspath(pattern))
+        self.shards: list[ShardRecord] = []
+        """The finished shards."""
+        self.samples = 0
+        """How many samples were taken, those passed over on resuming included."""
+        self._name = base_name(os.fspath(pattern))
+        numbered_name(self._name, 0)  # a bad pattern is refused now, not when the first shard is full
+        self._split = split
+        self._schema = None if schema is None else dict(schema)
+        self._overwrite = overwrite
+        self._resume = resume
+        self._journal = Journal(
+            self.root, self._name, {**asdict(self.options), "metadata": self.metadata, "split": split}
+        )
+        self._state: Literal["new", "open", "failed", "closed"] = "new"
+        self._file: ShardFile | None = None
+        self._keys: set[str] = set()
+        self._fields: dict[str, bool] = {}
+        self._encoders: dict[str, Encoder] = {}
+        self._longest_field = 0
+        self._passing = 0
+        self._passed = edge_keys([])
+
+    def __enter__(self) -> Self:
+        self._open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+    def _open(self) -> None:
+        """The first I/O: see what is there, and refuse before anything is written."""
+        if self._state != "new":
+            return
+        recover(self.root)
+        finished = self._journal.read() if self._resume else []
+        listed = [
+            record for record in self._manifest_before().shards if number_in_name(self._name, record.path) is not None
+        ]
+        if finished and finished == listed:  # killed after the manifest was written: nothing is left to do
+            listed = []
+        else:
+            finished = still_there(finished, (staging_url(self.root), self.root))
+        self._replaced = [record.path for record in listed] or self._foreign()
+        if self._replaced and not self._overwrite:
+            raise ObjectExistsError(
+                "a dataset is there already",
+                found=join_url(self.root, self._replaced[0]),
+                hint="write elsewhere, or pass overwrite=True to replace it",
+            )
+        self._folder = staging_url(self.root) if self._replaced else self.root
+        self._start(finished)
+        self._state = "open"
+
+    def _manifest_before(self) -> Manifest:
+        return load_manifest(self.root) or Manifest({})
+
+    def _foreign(self) -> list[str]:
+        """Shards that stand under our names and are not left over from a run of ours."""
+        return [] if self._journal.left_in_place() else list(shards_there(self.root, self._name))
+
+    def _start(self, finished: list[ShardRecord]) -> None:
+        """Take away what an interrupted run left behind its finished shards, and begin the journal."""
+        remove_shards(self._folder, list(shards_there(self._folder, self._name, len(finished))))
+        self.shards = finished
+        self._passing = sum(record.samples for record in finished)
+        self._passed = edge_keys(list(finished))
+        self._journal.start(finished, staged=bool(self._replaced))
+
+    def write(self, sample: Mapping[str, Any] | tuple[str, Mapping[str, Any]] | Any) -> None:
+        """Write one sample: a mapping, a ``(key, mapping)`` pair, or an object with ``as_wds``.
+
+        Raises UnsafeNameError, EncodeError or WriteError, and then nothing of the sample is written and the writer goes
+        on. When the store fails, the open shard vanishes and the writer is closed.
+        """
+        if self._state != "open":
+            self._start_or_refuse()
+        key, fields = self._taken(sample)
+        self.samples += 1
+        if self._passing:
+            self._pass_over(key)
+            return
+        members = self._encoded(key, fields)
+        try:
+            file = self._room_for(key, members)
+            if key not in self._keys:
+                file.write(key, members)
+        except BaseException:
+            self._fail()
+            raise
+        self._note_new(key)
+
+    def _start_or_refuse(self) -> None:
+        if self._state != "new":
+            raise WriteError("the writer is closed", hint="open another one")
+        self._open()
+
+    def _taken(self, sample: Any) -> tuple[str, Mapping[str, Any]]:
+        """The key and the mapping of whatever came in."""
+        key, fields = sample if isinstance(sample, tuple) and len(sample) == 2 else (None, sample)
+        if not isinstance(fields, (dict, Mapping)):  # the first is the quick answer to the second
+            fields = getattr(fields, "as_wds", None)
+        if not isinstance(fields, (dict, Mapping)):
+            raise WriteError(
+                "this is no sample",
+                expected="a mapping, a (key, mapping) pair or a packable",
+                found=type(sample).__name__,
+            )
+        key = fields.get("__key__") if key is None else key
+        key = f"{self.samples:09d}" if key is None else key
+        if not isinstance(key, str):
+            raise WriteError("a key is text", expected="str", found=f"{type(key).__name__} {key!r}")
+        check_key(key)
+        return key, fields
+
+    def _encoded(self, key: str, fields: Mapping[str, Any]) -> list[tuple[str, bytes]]:
+        members = []
+        for field, value in fields.items():
+            if self._fields.get(field) or self._admitted(key, field):
+                members.append((field, value if type(value) is bytes else self._encode(key, field, value)))
+        if not members:
+            raise WriteError("a sample needs at least one field", key=key)
+        return sorted(members) if self.options.field_order == "sorted" else members
+
+    def _admitted(self, key: str, field: object) -> bool:
+        """Whether a new name is a field's; names with two underscores speak of the sample. Raises UnsafeNameError."""
+        if isinstance(field, str) and field.startswith("__"):
+            return False
+        check_field(key, field)
+        self._fields[str(field)] = True
+        self._longest_field = max(self._longest_field, len(str(field)))
+        return True
+
+    def _encode(self, key: str, field: str, value: Any) -> bytes:
+        encode = self._encoders.get(field)
+        if encode is None:
+            options = EncodeOptions(allow_pickle=self.options.allow_pickle)
+            encode = self._encoders[field] = encoders(options, [field])[field]
+        try:
+            encoded = encode(value)
+            return encoded if type(encoded) is bytes else bytes(encoded)
+        except CodecError as error:
+            raise error.at(key=key, field=field) from error.__cause__
+
+    def _note_new(self, key: str) -> None:
+        if key in self._keys:
+            raise WriteError("the key is in this shard already", key=key, hint="readers would take both for one sample")
+        self._keys.add(key)
+
+    def _pass_over(self, key: str) -> None:
+        """On resuming: the sample is in a finished shard. Its key must be the one that was written."""
+        expected, path = next(self._passed)
+        if expected is not None and key != expected:
+            raise WriteError(
+                "the samples are not those of the interrupted run",
+                expected=f"key {expected}",
+                found=key,
+                shard=path,
+                hint="start over without resume",
+            )
+        self._passing -= 1
+
+    def _room_for(self, key: str, members: list[tuple[str, bytes]]) -> ShardFile:
+        """The open shard, or a new one when the sample would overfill it."""
+        file = self._file
+        if file is not None and file.samples:
+            name = 4 * (len(key) + 1 + self._longest_field)  # UTF-8 takes four bytes at most
+            overhead = 2 * BLOCK if name <= 100 else 5 * BLOCK + name  # headers and padding
+            size = sum([len(data) for _, data in members]) + overhead * len(members)
+            if file.samples >= self.options.max_samples or file.size + size > self._most_bytes:
+                self._finish_shard()
+                file = None
+        if file is None:
+            file = self._file = self._new_file()
+        return file
+
+    def _new_file(self) -> ShardFile:
+        options = self.options
+        self._path = numbered_name(self._name, len(self.shards))
+        url = join_url(self._folder, self._path)
+        file = ShardFile(
+            url, compression=options.compression, level=options.level, mtime=options.mtime, hashed=options.hashed
+        )
+        self._keys.clear()
+        return file
+
+    def _finish_shard(self) -> None:
+        file = self._file
+        if file is None:
+            return
+        if self._meta:
+            # Last, so that a shard's first header names its first sample: an index tells by it when a tar was replaced.
+            file.write_extra(META_MEMBER, self._meta)
+        written = file.commit(durable=self.options.durable)
+        self._file = None
+        save_index(written.index, index_url(self._folder, self._path))
+        keys = written.index.keys
+        record = ShardRecord(
+            self._path,
+            len(keys),
+            written.size,
+            keys[0].as_py(),
+            keys[-1].as_py(),
+            self.options.compression,
+            written.sha256,
+            written.fields,
+        )
+        self.shards.append(record)
+        self._journal.add(record)
+
+    def close(self) -> None:
+        """Finish the last shard and write the manifest: from now on the dataset is there."""
+        if self._state == "closed":
+            return
+        if self._state == "failed":
+            raise WriteError("the dataset is not finished: an earlier write failed", hint="rerun with resume=True")
+        try:
+            self._open()
+            self._finish_shard()
+            self._check_all_passed()
+            self._publish()
+        except BaseException:
+            self._fail()
+            raise
+        self._state = "closed"
+
+    def _publish(self) -> None:
+        manifest = self._manifest()
+        if self._replaced:
+            kept = {record.path for record in manifest.shards}
+            removed = [path for path in self._replaced if path not in kept]
+            commit_staged(self.root, encode_manifest(manifest), [record.path for record in self.shards], removed)
+        else:
+            save_manifest(manifest, self.root)
+        self._journal.remove()
+
+    def _check_all_passed(self) -> None:
+        if self._passing:
+            raise WriteError(
+                "the samples ended before those of the interrupted run",
+                expected=f"{self._passing} more",
+                hint="start over without resume",
+            )
+
+    def _manifest(self) -> Manifest:
+        """The new manifest: read now, since another writer may have finished in this folder meanwhile."""
+        before = self._manifest_before()
+        others = {
+            name: tuple(record for record in records if number_in_name(self._name, record.path) is None)
+            for name, records in before.splits.items()
+        }
+        if not any(others.values()):
+            before = Manifest({})  # nothing of it stays
+        metadata = {**before.metadata, **self.metadata}
+        manifest = Manifest(others, metadata, self._schema or before.schema, before.rule)
+        for split in sorted({self._split_of(record) for record in self.shards}):
+            manifest = merge_shards(
+                manifest, split, [record for record in self.shards if self._split_of(record) == split]
+            )
+        return manifest
+
+    def _split_of(self, record: ShardRecord) -> str:
+        return self._split if self._split is not None else split_of(record.path)
+
+    def abort(self) -> None:
+        """Give up: the open shard vanishes, finished ones stay for a resumed run, no manifest is written."""
+        self._fail()
+        self._state = "closed"
+
+    def _fail(self) -> None:
+        """What the open shard holds can no longer be trusted."""
+        file, self._file = self._file, None
+        self._state = "failed"
+        if file is not None:
+            file.abort()
+
+    @property
+    def urls(self) -> list[str]:
+        """Where the finished shards are, once closed."""
+        return [join_url(self.root, record.path) for record in self.shards]

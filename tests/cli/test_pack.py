@@ -1,0 +1,302 @@
+"""pack and unpack: a folder into shards and back, the same bytes each time, and nothing outside the folder."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import shoal
+from shoal.cli import main
+from shoal.errors import UnsafeNameError, WriteError
+from shoal.shard import KeyRule, load_manifest, plan_folder
+
+
+def write(root: Path, files: dict[str, bytes]) -> Path:
+    for name, data in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(data)
+    return root
+
+
+def read(root: Path) -> dict[str, bytes]:
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def visible(root: Path) -> dict[str, bytes]:
+    return {name: data for name, data in read(root).items() if not name.startswith(".")}
+
+
+PETS = {
+    "cats/1.jpg": b"a cat",
+    "cats/1.txt": b"one cat",
+    "cats/2.jpg": b"b cat",
+    "dogs/1.jpg": b"a dog",
+    "dogs/1.seg.png": b"mask",
+}
+
+
+@pytest.fixture
+def pets(tmp_path) -> Path:
+    return write(tmp_path / "pets", PETS)
+
+
+def test_files_side_by_side_are_one_sample(run, pets, tmp_path):
+    done = run("pack", pets, tmp_path / "out", "--json")
+    assert done.code == 0
+    assert (done.json["samples"], done.json["skipped"]) == (3, [])
+    dataset = shoal.Dataset(tmp_path / "out", decode=False)
+    assert dataset.keys() == ["cats/1", "cats/2", "dogs/1"]
+    assert {name: dataset[2][name] for name in ("jpg", "seg.png")} == {"jpg": b"a dog", "seg.png": b"mask"}
+
+
+def test_a_webdataset_reader_sees_the_same(run, pets, tmp_path, leaky_peer):
+    import webdataset
+
+    run("pack", pets, tmp_path / "out")
+    found = webdataset.WebDataset(str(tmp_path / "out" / "shard-000000.tar"), shardshuffle=False)
+    assert [sample["__key__"] for sample in found] == ["cats/1", "cats/2", "dogs/1"]
+
+
+NAMES = st.from_regex(r"(?:[a-z0-9]{1,4}/){0,2}[a-zA-Z0-9_-]{1,5}\.[a-z0-9]{1,4}(?:\.[a-z0-9]{1,3})?", fullmatch=True)
+
+
+def is_plain(files: dict[str, bytes]) -> bool:
+    """No file where another name needs a folder, and nothing that readers take for metadata."""
+    folders = {parent.as_posix() for name in files for parent in Path(name).parents}
+    return not folders & set(files) and not any(part.startswith("__") for name in files for part in name.split("/"))
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    files=st.dictionaries(NAMES, st.binary(max_size=600), min_size=1, max_size=12).filter(is_plain),
+    compression=st.sampled_from([None, "gzip", "xz"]),
+    shard_samples=st.integers(1, 5),
+)
+def test_there_and_back_again(tmp_path_factory, files, compression, shard_samples):
+    tmp_path = tmp_path_factory.mktemp("round")
+    folder = write(tmp_path / "files", files)
+    chosen = ["--compression", compression] if compression else []
+    packed, back = str(tmp_path / "packed"), tmp_path / "back"
+    assert main(["pack", str(folder), packed, "--max-samples", str(shard_samples), *chosen]) == 0
+    assert main(["unpack", packed, str(back)]) == 0
+    assert read(back) == files
+
+
+def test_the_same_files_give_the_same_bytes(run, tmp_path):
+    names = sorted(PETS)
+    first = write(tmp_path / "first", {name: PETS[name] for name in names})
+    second = write(tmp_path / "second", {name: PETS[name] for name in reversed(names)})
+    for path in second.rglob("*"):
+        os.utime(path, (1, 1))
+    run("pack", first, tmp_path / "a")
+    run("pack", second, tmp_path / "b")
+    assert read(tmp_path / "a") == read(tmp_path / "b")
+
+
+def test_labels_from_folders(run, pets, tmp_path):
+    done = run("pack", pets, tmp_path / "out", "--label-from-folder", "--split", "validation", "--json")
+    assert done.json["classes"] == ["cats", "dogs"]
+    dataset = shoal.Dataset(tmp_path / "out", split="validation")
+    assert [sample["cls"] for sample in dataset] == [0, 0, 1]
+    assert dataset.metadata["classes"] == ["cats", "dogs"]
+    assert [path.name for path in (tmp_path / "out").glob("*.tar")] == ["validation-000000.tar"]
+    assert [sample["__key__"] for sample in dataset.where("cls = 1")] == ["dogs/1"]
+
+
+def test_flattened_keys(run, tmp_path):
+    folder = write(tmp_path / "f", {"a/1.txt": b"one", "b/2.txt": b"two"})
+    assert run("pack", folder, tmp_path / "out", "--flatten").code == 0
+    assert shoal.Dataset(tmp_path / "out").keys() == ["1", "2"]
+
+
+def test_limits_and_patterns(run, tmp_path):
+    folder = write(tmp_path / "f", {f"{number:03d}.bin": bytes(5000) for number in range(6)})
+    assert run("pack", folder, tmp_path / "o" / "t-%03d.tar", "--max-samples", 4).code == 0
+    assert sorted(visible(tmp_path / "o")) == ["t-000.tar", "t-001.tar"]
+    assert run("pack", folder, tmp_path / "p", "--max-bytes", "12kB").code == 0
+    assert len(visible(tmp_path / "p")) == 3
+    assert run("pack", folder, tmp_path / "q", "--max-bytes", "lots").code == 2
+    assert run("pack", folder, tmp_path / "q", "--compression", "rar").code == 2
+    assert not (tmp_path / "q").exists()
+
+
+def test_what_is_there_is_replaced_only_when_asked(run, pets, tmp_path):
+    out = tmp_path / "out"
+    run("pack", pets, out)
+    before = read(out)
+    (pets / "dogs" / "2.jpg").write_bytes(b"another dog")
+    done = run("pack", pets, out)
+    assert (done.code, read(out)) == (1, before)
+    assert "--overwrite" in done.err
+    assert run("pack", pets, out, "--overwrite").code == 0
+    assert len(shoal.Dataset(out)) == 4
+
+
+def test_a_run_that_was_cut_is_resumed(run, pets, tmp_path):
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    run("pack", pets, whole, "--max-samples", 1)
+    hidden = pets / "dogs" / "1.seg.png"
+    hidden.chmod(0)
+    hidden.unlink()
+    hidden.symlink_to(pets / "gone.png")  # the last sample cannot be read
+    assert run("pack", pets, cut, "--max-samples", 1).code == 1
+    assert load_manifest(str(cut)) is None
+    finished = (cut / "shard-000000.tar").stat()
+    hidden.unlink()
+    hidden.write_bytes(b"mask")
+    (pets / "cats" / "1.jpg").unlink()
+    (pets / "cats" / "1.jpg").symlink_to(pets / "gone.jpg")  # a finished sample is not read again
+    assert run("pack", pets, cut, "--max-samples", 1, "--resume").code == 0
+    assert read(cut) == read(whole)
+    assert (cut / "shard-000000.tar").stat().st_mtime_ns == finished.st_mtime_ns
+
+
+def test_hashes_are_kept_when_asked(run, pets, tmp_path):
+    run("pack", pets, tmp_path / "out", "--hash")
+    assert all(len(record.sha256) == 64 for record in load_manifest(str(tmp_path / "out")).shards)
+
+
+def test_files_that_make_no_sample_are_counted(run, pets, tmp_path):
+    write(pets, {"README": b"x", ".hidden.txt": b"x", ".git/config.txt": b"x"})
+    done = run("pack", pets, tmp_path / "out", "--json")
+    assert done.json["skipped"] == [".hidden.txt", "README"]
+    assert done.json["samples"] == 3
+    assert "README" in run("pack", pets, tmp_path / "out2").out
+
+
+def test_shards_inside_the_folder_are_not_packed_again(run, pets):
+    assert run("pack", pets, pets / "out").code == 0
+    assert run("pack", pets, pets / "out", "--overwrite").code == 0
+    assert len(shoal.Dataset(pets / "out")) == 3
+    assert run("pack", pets, pets).code == 2
+
+
+@pytest.mark.parametrize(
+    "files, options, words",
+    [
+        ({"a.jpg": b"1", "a.JPG": b"2"}, {}, "a.JPG and a.jpg"),
+        ({"x/1.txt": b"1", "y/1.txt": b"2"}, {"rule": KeyRule(folders="flatten")}, "x/1.txt and y/1.txt"),
+        ({"x/1.txt": b"1", "y/1.jpg": b"2"}, {"rule": KeyRule(folders="flatten")}, "x/1.txt and y/1.jpg"),
+        ({"1.jpg": b"1"}, {"label_from_folder": True}, "in no folder"),
+        ({"a/1.jpg": b"1", "a/1.cls": b"7"}, {"label_from_folder": True}, "a/1.cls"),
+        ({"README": b"1"}, {}, "no files that make samples"),
+        ({"__x.txt": b"1"}, {}, "'__x.txt'"),
+        ({"a.": b"1"}, {}, "'a.'"),
+        ({"a\nb.txt": b"1"}, {}, "a\\\\nb.txt"),
+    ],
+)
+def test_what_cannot_be_packed_names_the_files(tmp_path, files, options, words):
+    write(tmp_path / "f", files)
+    with pytest.raises((WriteError, UnsafeNameError), match=words.replace(".", r"\.")):
+        plan_folder(str(tmp_path / "f"), **options)
+
+
+def test_a_clash_is_one_sentence_and_leaves_nothing(run, tmp_path):
+    folder = write(tmp_path / "f", {"x/1.txt": b"1", "y/1.txt": b"2"})
+    done = run("pack", folder, tmp_path / "out", "--flatten")
+    assert (done.code, done.err.count("\n")) == (1, 1)
+    assert not (tmp_path / "out").exists()
+
+
+# -------------------------------------------------------------------------------------------------------------- unpack
+
+
+def foreign_tar(path: Path, *names: str) -> Path:
+    with tarfile.open(path, "w") as tar:
+        for name in names:
+            member = tarfile.TarInfo(name)
+            member.size = 4
+            tar.addfile(member, io.BytesIO(b"evil"))
+    return path
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../x.txt", "a/../../x.txt", "/x.txt", "//x.txt", "..\\x.txt", "a//x.txt", "./x.txt", "a/./x.txt", "../.x.txt"],
+)
+def test_unpack_never_leaves_its_folder(run, tmp_path, name):
+    tar = foreign_tar(tmp_path / "evil.tar", name)
+    (tmp_path / "deep").mkdir()
+    done = run("unpack", tar, tmp_path / "deep" / "out", "--force")
+    assert not [path for path in read(tmp_path) if path.endswith("x.txt")]
+    assert not Path("/x.txt").exists()
+    assert done.code == 1 or "0 samples" in done.out
+    if done.code:
+        assert "evil.tar" in done.err
+        assert done.err.count("\n") == 1
+
+
+def test_an_absolute_name_into_the_same_folder_is_refused_too(run, tmp_path):
+    out = tmp_path / "out"
+    done = run("unpack", foreign_tar(tmp_path / "evil.tar", f"{out}/x.txt"), out)
+    assert (done.code, out.exists()) == (1, False)
+    assert "absolute" in done.err
+
+
+@pytest.mark.parametrize("force", [[], ["--force"]])
+def test_unpack_does_not_follow_links(run, tmp_path, force):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "a").symlink_to(outside)
+    (out / "b.txt").symlink_to(outside / "b.txt")
+    assert run("unpack", foreign_tar(tmp_path / "1.tar", "a/x.txt"), out, *force).code == 1
+    run("unpack", foreign_tar(tmp_path / "2.tar", "b.txt"), out, *force)
+    assert read(outside) == {}
+
+
+def test_unpack_replaces_only_when_forced(run, pets, tmp_path):
+    run("pack", pets, tmp_path / "packed")
+    out = tmp_path / "out"
+    write(out, {"cats/1.txt": b"mine"})
+    done = run("unpack", tmp_path / "packed", out)
+    assert (done.code, (out / "cats" / "1.txt").read_bytes()) == (1, b"mine")
+    assert "--force" in done.err
+    assert run("unpack", tmp_path / "packed", out, "--force").code == 0
+    assert read(out) == PETS
+
+
+def test_a_key_in_two_shards_is_not_lost(run, tmp_path):
+    for name in ("a", "b"):
+        with shoal.ShardWriter(tmp_path / "d" / f"{name}.tar") as writer:
+            writer.write({"__key__": "same", "txt": name})
+    done = run("unpack", tmp_path / "d", tmp_path / "out", "--force")
+    assert done.code == 1
+    assert "one by one" in done.err
+    assert (tmp_path / "out" / "same.txt").read_bytes() == b"a"
+
+
+def test_unpack_some(run, dataset, tmp_path):
+    done = run(
+        "unpack", dataset, tmp_path / "out", "--where", "label = 'cat'", "--limit", 2, "--fields", "txt,json", "--json"
+    )
+    assert (done.json["samples"], done.json["files"]) == (2, 4)
+    assert sorted(read(tmp_path / "out")) == ["k01.json", "k01.txt", "k03.json", "k03.txt"]
+    assert run("unpack", dataset, tmp_path / "val", "--split", "validation").code == 0
+    assert len(read(tmp_path / "val")) == 9
+
+
+def test_unpack_stops_at_damage(run, dataset, tmp_path):
+    path = dataset / "train-000000.tar"
+    data = bytearray(path.read_bytes())
+    data[data.index(b"number 2")] ^= 1
+    path.write_bytes(data)
+    done = run("unpack", dataset, tmp_path / "out")
+    assert done.code == 1
+    for word in ("k02", "txt", "crc32"):
+        assert word in done.err
+    assert not (tmp_path / "out" / "k02.txt").exists()
+
+
+def test_a_file_where_a_folder_must_be(run, tmp_path):
+    tar = foreign_tar(tmp_path / "a.tar", "a.b/c.txt")
+    write(tmp_path / "out", {"a.b": b"a file"})
+    done = run("unpack", tar, tmp_path / "out")
+    assert (done.code, done.err.count("\n")) == (1, 1)

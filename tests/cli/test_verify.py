@@ -1,0 +1,118 @@
+"""verify: the report, the exit code, hashes, and damage of every kind in one go."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+
+import shoal
+from shoal.shard import load_manifest
+
+
+def flip(path, what: bytes) -> int:
+    """Flip a bit of the first place that holds ``what``."""
+    data = bytearray(path.read_bytes())
+    at = data.index(what)
+    data[at] ^= 1
+    path.write_bytes(data)
+    return at
+
+
+def test_a_sound_dataset(run, dataset):
+    done = run("verify", dataset)
+    assert done.code == 0
+    assert done.out.count(": ok (") == 3
+    facts = run("verify", dataset, "--json").json
+    assert (facts["ok"], facts["problems"]) == (True, 0)
+    assert [shard["samples"] for shard in facts["shards"]] == [4, 3, 3]
+
+
+def test_all_damage_is_listed_with_its_place(run, dataset):
+    first = flip(dataset / "train-000000.tar", b"number 1")
+    flip(dataset / "train-000000.tar", b"number 3")
+    flip(dataset / "train-000001.tar", b"k05.json")
+    done = run("verify", dataset)
+    assert done.code == 1
+    for words in ("key k01, field txt", f"byte {first}", "key k03, field txt", "key k05, field json"):
+        assert words in done.out
+    problems = [each for shard in run("verify", dataset, "--json").json["shards"] for each in shard["problems"]]
+    assert [(each["kind"], each["key"], each["field"]) for each in problems] == [
+        ("data", "k01", "txt"),
+        ("data", "k03", "txt"),
+        ("header", "k05", "json"),
+    ]
+
+
+def test_missing_and_unlisted_files(run, dataset):
+    shutil.copy(dataset / "train-000000.tar", dataset / "extra.tar")
+    assert run("verify", dataset).code == 0
+    assert "does not list this tar" in run("verify", dataset).out
+    (dataset / "train-000001.tar").unlink()
+    (dataset / ".shoal" / "index" / "validation-000000.tar.arrow").unlink()
+    done = run("verify", dataset, "--json")
+    assert done.code == 1
+    kinds = {
+        shard["url"].rpartition("/")[2]: [each["kind"] for each in shard["problems"]] for shard in done.json["shards"]
+    }
+    assert kinds == {
+        "train-000000.tar": [],
+        "train-000001.tar": ["shard"],
+        "validation-000000.tar": ["index"],
+        "extra.tar": [],
+    }
+
+
+def test_one_split(run, dataset):
+    flip(dataset / "train-000000.tar", b"number 1")
+    assert run("verify", dataset, "--split", "validation").code == 0
+    assert run("verify", dataset, "--split", "train").code == 1
+
+
+def test_hashes_are_filled_in_and_then_compared(run, dataset):
+    assert run("verify", dataset, "--hash", "--json").json["hashes_filled"] == 3
+    records = load_manifest(str(dataset)).shards
+    expected = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in dataset.glob("*.tar")}
+    assert {record.path: record.sha256 for record in records} == expected
+    assert run("verify", dataset, "--hash", "--json").json["hashes_filled"] == 0
+    text = (dataset / ".shoal" / "manifest.json").read_text()
+    (dataset / ".shoal" / "manifest.json").write_text(text.replace(records[0].sha256, "0" * 64))
+    done = run("verify", dataset, "--hash")
+    assert done.code == 1
+    assert "not the one that was hashed" in done.out
+
+
+def test_a_damaged_shard_gets_no_hash(run, dataset):
+    flip(dataset / "train-000000.tar", b"number 1")
+    assert run("verify", dataset, "--hash").code == 1
+    assert [record.sha256 is None for record in load_manifest(str(dataset)).shards] == [True, False, False]
+
+
+def test_deep_decodes_every_field(run, tmp_path):
+    with shoal.ShardWriter(tmp_path / "d" / "a.tar") as writer:
+        writer.write({"__key__": "good", "json": b"{}", "png": shoal.codec.encode("png", _picture())})
+        writer.write({"__key__": "bad", "json": b"{", "png": b"no picture", "bin": b"anything"})
+    assert run("verify", tmp_path / "d").code == 0
+    done = run("verify", tmp_path / "d", "--deep", "--json")
+    assert done.code == 1
+    problems = done.json["shards"][0]["problems"]
+    assert [(each["kind"], each["key"], each["field"]) for each in problems] == [
+        ("decode", "bad", "json"),
+        ("decode", "bad", "png"),
+    ]
+
+
+def _picture():
+    import numpy as np
+
+    return np.zeros((4, 4, 3), np.uint8)
+
+
+def test_a_tar_without_an_index_is_judged_by_itself(run, foreign):
+    done = run("verify", foreign, "--json")
+    assert done.code == 0
+    assert "no index" in done.json["shards"][0]["notes"][0]["problem"]
+    run("index", foreign)
+    flip(foreign / "x-000000.tar", b"number 1")
+    done = run("verify", foreign)
+    assert done.code == 1
+    assert "key k01, field txt" in done.out

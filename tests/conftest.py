@@ -1,0 +1,46 @@
+"""Settings every test shares; fixtures live beside the tests that use them."""
+
+from __future__ import annotations
+
+import gc
+import os
+import tempfile
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# The machine's speed is no promise of ours, so no deadline anywhere; in CI a failure must be the commit's doing, so the
+# examples are the same each time. `HYPOTHESIS_PROFILE=deep` looks ten times longer for what the others have missed.
+settings.register_profile("dev", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("deep", deadline=None, max_examples=1000, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
+
+
+def pytest_configure(config):
+    """Set what huggingface_hub reads as it is imported: no network, and a cache that is not the user's."""
+    home = tempfile.TemporaryDirectory(prefix="shoal-hf-")
+    config.add_cleanup(home.cleanup)
+    os.environ.update(HF_HUB_OFFLINE="1", HF_HOME=home.name)
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory, monkeypatch):
+    """Each test starts with an empty cache of its own and never sees, or fills, the user's."""
+    monkeypatch.setenv("SHOAL_CACHE", str(tmp_path_factory.mktemp("cache")))
+
+
+@pytest.fixture
+def leaky_peer():
+    """For a test that reads with webdataset or datasets: they leave files open, and that is not our failure.
+
+    Our own leaks stay errors everywhere else, so what the peer left is collected before the next test begins.
+    """
+    yield
+    gc.collect()
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if "leaky_peer" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
