@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -132,9 +131,6 @@ class Dataset:
 
     def __iter__(self) -> Iterator[Sample]:
         """All samples in order."""
-        return itertools.chain.from_iterable(self._runs())  # which steps through a run without Python's help
-
-    def _runs(self) -> Iterator[list[Sample]]:
         log = self.errors
         if self._rows is None:
             runs = self.source.stream(self._description.fields, self._decoders, log)
@@ -142,7 +138,8 @@ class Dataset:
             parts = (self._rows[at : at + _READ_ROWS] for at in range(0, len(self._rows), _READ_ROWS))
             runs = (self._read_sound(rows, log) for rows in parts)
         try:
-            yield from runs
+            for run in runs:
+                yield from run
         except GeneratorExit:  # the caller had enough: what was passed over until then is told too
             log.tell()
             raise

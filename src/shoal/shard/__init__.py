@@ -19,6 +19,7 @@ from ._manifest import Manifest, ShardRecord, load_manifest, manifest_url, merge
 from ._open import cached_index_url, find_index, fitting_index, index_shard, index_url, open_shard
 from ._pack import FolderPlan, FolderSample, plan_folder
 from ._policy import ErrorLog, ErrorPolicy, OnError
+from ._raw import RawField, join_raw
 from ._record import Member, field_totals, members_of, record_of
 from ._rows import Decoders, Sample
 from ._scan import Chunk, Gap, ScanOptions, scan
@@ -52,6 +53,7 @@ __all__ = [
     "Member",
     "OnError",
     "Problem",
+    "RawField",
     "ReaderFeed",
     "Sample",
     "SampleStream",
@@ -86,6 +88,7 @@ __all__ = [
     "import_wids",
     "index_shard",
     "index_url",
+    "join_raw",
     "load_index",
     "load_manifest",
     "locate_shards",

@@ -10,13 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shoal.errors import ChecksumError, ShoalError
+from shoal.errors import ChecksumError, FieldError, ShoalError
 
 from ._bytes import TarBytes
 from ._crc import crc32
 from ._heap import keep_freed_memory
 from ._index import Blocks, Extents, LongExtents, ShardIndex
 from ._plan import plan_reads
+from ._raw import RawField
 from ._rows import Decoders, Sample, block_rows, decode_rows, scattered_rows, whole_rows
 
 __all__ = ["Shard"]
@@ -150,6 +151,46 @@ class Shard:
         return scattered_rows(
             buffers, self.url, keys, names, np.split(plan.places, count), np.split(plan.within, count), sizes
         )
+
+    def raw_span(self, start: int, stop: int, field: str) -> RawField:
+        """One field of samples ``[start, stop)``: in one read where they are a block and have nothing else."""
+        blocks = self.index.blocks
+        if blocks is not None and list(self.index.fields) == [field]:
+            number = int(np.searchsorted(blocks.rows, start))
+            if number < len(blocks) and blocks.rows[number] == start and blocks.rows[number + 1] == stop:
+                base, end = (int(at) for at in blocks.offsets[number : number + 2])
+                data = self._data.read(base, end)
+                if self._verify and crc32(data) != blocks.crcs[number]:
+                    self._find_damage(data, base, start, stop)
+                (starts,), (sizes,) = self._relative([field], slice(start, stop), base)
+                return RawField(data, starts, sizes, self.index.key_list(start, stop), self.url)
+        return self.raw_rows(np.arange(start, stop), field)
+
+    def raw_rows(self, rows: Int64, field: str) -> RawField:
+        """One field of these samples, in the order given. Raises FieldError when no sample of the shard has it."""
+        if field not in self.index.fields:
+            raise FieldError("no such field", expected=" or ".join(self.index.fields), found=field, shard=self.url)
+        part = self.index.fields[field]
+        offsets, sizes = part.offset[rows].astype(np.int64), part.size[rows].astype(np.int64)
+        plan = plan_reads(offsets, sizes)
+        buffers = self._data.read_many(plan.starts.tolist(), plan.stops.tolist())
+        begins = np.concatenate(([0], np.cumsum(plan.stops - plan.starts)))
+        starts = np.where(plan.within < 0, -1, begins[plan.places] + plan.within)
+        keys = self.index.keys.take(pa.array(rows)).to_numpy(zero_copy_only=False).tolist()
+        found = RawField(buffers[0] if len(buffers) == 1 else b"".join(buffers), starts, sizes, keys, self.url)
+        if self._verify and part.crc is not None:
+            self._check_raw(found, field, part, rows)
+        return found
+
+    def _check_raw(self, found: RawField, field: str, part: Extents, rows: Int64) -> None:
+        view, wanted = memoryview(found.data), part.crc[rows].tolist() if part.crc is not None else []
+        ends = (found.starts + found.sizes).tolist()
+        crcs = [
+            crc32(view[start:end]) if start >= 0 else 0 for start, end in zip(found.starts.tolist(), ends, strict=True)
+        ]
+        for at, (crc, expected) in enumerate(zip(crcs, wanted, strict=True)):
+            if crc != expected:
+                raise _damaged(self.url, found.keys[at], field, int(part.offset[rows[at]]), expected, crc)
 
     def _check(self, samples: list[Sample], name: str, extents: Extents, rows: Int64) -> None:
         if extents.crc is None:

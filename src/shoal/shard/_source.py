@@ -21,6 +21,7 @@ from ._keys import WEBDATASET_RULE, KeyRule
 from ._manifest import Manifest
 from ._open import open_shard
 from ._policy import ErrorLog
+from ._raw import RawField, join_raw
 from ._rows import Decoders, Sample
 from ._salvage import salvaged_runs
 from ._shard import Shard
@@ -191,6 +192,24 @@ class ShardSource:
                 continue
             for start, stop in shard.spans(fields):
                 yield _read_span(shard, start, stop, fields, decoders, log)
+
+    def raw_stream(self, field: str) -> Iterator[RawField]:
+        """One field of all samples in order, block by block."""
+        for number in range(len(self.shards)):
+            shard = self.shard(number)
+            for start, stop in shard.spans([field]):
+                yield shard.raw_span(start, stop, field)
+
+    def raw_rows(self, rows: Int64, field: str) -> RawField:
+        """One field of the samples with these numbers, in this order."""
+        rows = self._checked(rows)
+        numbers = np.searchsorted(self.starts, rows, "right") - 1
+        touched = np.unique(numbers)
+        parts = [self.shard(n).raw_rows(rows[numbers == n] - self.starts[n], field) for n in touched.tolist()]
+        if len(parts) == 1:
+            return parts[0]
+        order = np.argsort(np.concatenate([np.flatnonzero(numbers == n) for n in touched]), kind="stable")
+        return join_raw(parts).take(order)
 
     def find(self, key: str) -> int:
         """The number of the first sample with this key. Raises SampleKeyError, which suggests near ones."""

@@ -14,7 +14,7 @@ from shoal.codec import EncodeOptions, Encoder, encoders
 from shoal.errors import CodecError, ObjectExistsError, WriteError
 from shoal.store import base_name, join_url, number_in_name, numbered_name, parent_url
 
-from ._header import BLOCK
+from ._header import BLOCK, padded
 from ._index import save_index
 from ._journal import Journal, commit_staged, recover, staging_url
 from ._left_over import edge_keys, remove_shards, shards_there, still_there
@@ -83,7 +83,7 @@ class ShardWriter:
         )
         self.metadata = manifest_metadata(metadata)
         self._meta = msgspec.json.encode(self.metadata) if self.metadata else b""
-        self._most_bytes = max_bytes - len(self._meta) - 2 * BLOCK
+        self._most_bytes = max_bytes - (padded(len(self._meta)) + BLOCK if self._meta else 0)
         self.root = parent_url(os.fspath(pattern))
         self.shards: list[ShardRecord] = []
         """The finished shards."""
@@ -256,8 +256,8 @@ class ShardWriter:
         file = self._file
         if file is not None and file.samples:
             name = 4 * (len(key) + 1 + self._longest_field)  # UTF-8 takes four bytes at most
-            overhead = 2 * BLOCK if name <= 100 else 5 * BLOCK + name  # headers and padding
-            size = sum([len(data) for _, data in members]) + overhead * len(members)
+            size = sum([(len(data) + 2 * BLOCK - 1) // BLOCK * BLOCK for _, data in members])  # header and padding
+            size += 0 if name <= 100 else (3 * BLOCK + name) * len(members)  # perhaps a PAX header before each
             if file.samples >= self.options.max_samples or file.size + size > self._most_bytes:
                 self._finish_shard()
                 file = None
