@@ -8,9 +8,9 @@ import pathlib
 import platform
 import sys
 
-from . import index_foreign, memory_stream, read_random, read_sequential, write
+from . import index_foreign, memory_stream, read_random, read_sequential, typed_batches, write
 
-QUESTIONS = (read_sequential, read_random, index_foreign, write, memory_stream)
+QUESTIONS = (read_sequential, read_random, index_foreign, write, memory_stream, typed_batches)
 _PACKAGES = ("shoal", "numpy", "pyarrow", "isal", "webdataset", "datasets")
 
 

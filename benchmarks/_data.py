@@ -9,7 +9,17 @@ from typing import Any
 import numpy as np
 import webdataset
 
-__all__ = ["FOLDER", "image_samples", "image_tar", "large_tar", "small_samples", "small_tar", "tar_of"]
+__all__ = [
+    "FOLDER",
+    "SHARDS",
+    "image_pax_tar",
+    "image_samples",
+    "image_tar",
+    "large_tar",
+    "small_samples",
+    "small_tar",
+    "tar_of",
+]
 
 FOLDER = pathlib.Path(".bench")
 
@@ -41,6 +51,11 @@ def image_tar() -> str:
     return _made("image.tar", image_samples)
 
 
+def image_pax_tar() -> str:
+    """The same, as webdataset writes them by default: the time has a fraction, so each member has a PAX header."""
+    return _made("image-pax.tar", image_samples, mtime=None)
+
+
 def tar_of(name: str, samples: list[Sample]) -> str:
     """A tar of these samples."""
     return _made(name, lambda: iter(samples))
@@ -51,13 +66,21 @@ def large_tar() -> str:
     return _made("large.tar", lambda: image_samples(100_000))
 
 
-def _made(name: str, samples: Callable[[], Iterator[Sample]]) -> str:
+def _made(name: str, samples: Callable[[], Iterator[Sample]], mtime: int | None = 0) -> str:
     path = FOLDER / name
     if not path.exists():
         FOLDER.mkdir(exist_ok=True)
         partial = path.with_suffix(".partial")
-        with partial.open("wb") as file, webdataset.TarWriter(file, mtime=0) as writer:
+        with partial.open("wb") as file, webdataset.TarWriter(file, mtime=mtime) as writer:
             for sample in samples():
                 writer.write(sample)
         partial.rename(path)
     return str(path)
+
+
+SHARDS = (
+    ("1 KB x 3 fields", small_tar),
+    ("20 KB jpg + json + cls", image_tar),
+    ("20 KB, webdataset's own headers", image_pax_tar),
+)
+"""The shards that readers are compared on, by what is in them."""

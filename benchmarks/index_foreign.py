@@ -5,7 +5,7 @@ from __future__ import annotations
 from shoal.shard import ReaderFeed, index_shard, scan
 from shoal.store import store_for
 
-from ._data import image_tar, small_tar
+from ._data import SHARDS
 from ._measure import Contender, Question, measure
 from ._peers import tarfile_list
 
@@ -20,7 +20,8 @@ def run(rounds: int = 5) -> Question:
         "against `tarfile` listing the members of the same file, which reads no data.",
         ("shard", "work", "x tarfile"),
     )
-    for title, path in (("1 KB x 3 fields", small_tar()), ("20 KB jpg + json + cls", image_tar())):
+    for title, made in SHARDS:
+        path = made()
         found = measure(
             [
                 Contender("tarfile, list of members", lambda path=path: tarfile_list(path)),

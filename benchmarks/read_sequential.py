@@ -8,7 +8,7 @@ import shoal
 from shoal.shard import ReaderFeed, SampleStream
 from shoal.store import store_for
 
-from ._data import image_tar, small_tar
+from ._data import SHARDS
 from ._measure import Contender, Question, measure
 from ._peers import huggingface_read, readinto, tarfile_read, webdataset_read
 
@@ -23,8 +23,8 @@ def run(rounds: int = 5) -> Question:
         "The limit is a plain `readinto` of the same file; higher is better in every column.",
         ("shard", "reader", "x webdataset", "of the limit"),
     )
-    for title, path in (("1 KB x 3 fields", small_tar()), ("20 KB jpg + json + cls", image_tar())):
-        question.rows.extend(_rows(title, path, rounds))
+    for title, made in SHARDS:
+        question.rows.extend(_rows(title, made(), rounds))
     return question
 
 

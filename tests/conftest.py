@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import tempfile
 
 import pytest
@@ -28,6 +29,16 @@ def pytest_configure(config):
 def _own_cache(tmp_path_factory, monkeypatch):
     """Each test starts with an empty cache of its own and never sees, or fills, the user's."""
     monkeypatch.setenv("SHOAL_CACHE", str(tmp_path_factory.mktemp("cache")))
+
+
+@pytest.fixture(autouse=True)
+def _own_formats():
+    """Formats that a test, or an example in a docstring, registers are gone after it."""
+    yield
+    registry = sys.modules.get("shoal.formats._registry")
+    if registry is not None:
+        for name in set(registry._FORMATS) - {"webdataset"}:
+            del registry._FORMATS[name]
 
 
 @pytest.fixture

@@ -52,8 +52,8 @@ def test_a_framework_would_be_seen():
     assert foreign(loaded_by("import shoal, PIL.Image")) == {"PIL"}
 
 
-@pytest.mark.parametrize("statement", ["import shoal", EVERY_NAME])
-def test_import_takes_little_time(statement):
+@pytest.mark.parametrize("statement, limit", [("import shoal", MILLISECONDS), (EVERY_NAME, 2 * MILLISECONDS)])
+def test_import_takes_little_time(statement, limit):
     # CPU time of the one process, the best of several: other work on the machine can only add to it.
     code = f"""
         import numpy, pyarrow, time
@@ -61,4 +61,4 @@ def test_import_takes_little_time(statement):
         {statement}
         result = 1000 * (time.process_time() - start)
     """
-    assert min(run(code) for _ in range(7)) < MILLISECONDS
+    assert min(run(code) for _ in range(7)) < limit

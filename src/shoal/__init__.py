@@ -12,8 +12,9 @@ from .errors import ShoalError, ShoalWarning
 
 if TYPE_CHECKING:
     from .codec import register_codec
-    from .dataset import Dataset, F, load_shards
+    from .dataset import Dataset, DatasetDict, F, load_dataset, load_shards, write_samples
     from .formats import register_format
+    from .load import SampleBatch
     from .sample import DictSample, Fields, Lens, PackableSample, check_laws, lens, packable, structural_lens
     from .schema import Array, Audio, Image, Schema
     from .shard import KeyRule, ShardingService, ShardWriter
@@ -24,6 +25,7 @@ __all__ = [
     "Array",
     "Audio",
     "Dataset",
+    "DatasetDict",
     "DictSample",
     "F",
     "Fields",
@@ -31,6 +33,7 @@ __all__ = [
     "KeyRule",
     "Lens",
     "PackableSample",
+    "SampleBatch",
     "Schema",
     "ShardWriter",
     "ShardingService",
@@ -38,17 +41,20 @@ __all__ = [
     "ShoalWarning",
     "check_laws",
     "lens",
+    "load_dataset",
     "load_shards",
     "packable",
     "register_codec",
     "register_format",
     "structural_lens",
+    "write_samples",
 ]
 
 _HOMES = {
     "Array": "schema",
     "Audio": "schema",
     "Dataset": "dataset",
+    "DatasetDict": "dataset",
     "DictSample": "sample",
     "F": "dataset",
     "Fields": "sample",
@@ -56,16 +62,19 @@ _HOMES = {
     "KeyRule": "shard",
     "Lens": "sample",
     "PackableSample": "sample",
+    "SampleBatch": "load",
     "Schema": "schema",
     "ShardWriter": "shard",
     "ShardingService": "shard",
     "check_laws": "sample",
     "lens": "sample",
+    "load_dataset": "dataset",
     "load_shards": "dataset",
     "packable": "sample",
     "register_codec": "codec",
     "register_format": "formats",
     "structural_lens": "sample",
+    "write_samples": "dataset",
 }
 
 

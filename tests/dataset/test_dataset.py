@@ -17,7 +17,7 @@ import pytest
 import shoal
 from shoal import Dataset, KeyRule, ShardWriter, ShoalWarning, load_shards
 from shoal.codec import decode_spec
-from shoal.dataset._dataset import _LazyDecoders
+from shoal.dataset._decoding import LazyDecoders
 from shoal.dataset._where import F
 from shoal.errors import (
     ChecksumError,
@@ -426,7 +426,7 @@ def restless():
 def test_decoders_are_the_same_for_every_thread(restless):
     with ThreadPoolExecutor(4) as pool:
         for _ in range(100):
-            decoders, gate = _LazyDecoders(decode_spec(True)), threading.Barrier(4)
+            decoders, gate = LazyDecoders(decode_spec(True)), threading.Barrier(4)
             assert all(
                 pool.map(lambda _, decoders=decoders, gate=gate: gate.wait() >= 0 and "json" in decoders, range(4))
             )

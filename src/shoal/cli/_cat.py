@@ -55,7 +55,7 @@ def cat(
         _show_field(dataset, number, fields, output, as_json)
 
 
-def _position_of(dataset: Dataset, which: str, is_position: bool) -> int:
+def _position_of(dataset: Dataset[Any], which: str, is_position: bool) -> int:
     """A key wins over a position: most keys are numbers too."""
     is_number = re.fullmatch(r"-?\d+", which) is not None
     if is_position and not is_number:
@@ -87,7 +87,7 @@ def _indented(value: Any) -> str:
     return "\n".join(f"  {printable(line)}" for line in text.splitlines())
 
 
-def _show_field(dataset: Dataset, number: int, field: str, output: str | None, as_json: bool) -> None:
+def _show_field(dataset: Dataset[Any], number: int, field: str, output: str | None, as_json: bool) -> None:
     sample = dataset[number]
     if field not in sample or field.startswith("__"):
         present = [name for name in sample if not name.startswith("__")]

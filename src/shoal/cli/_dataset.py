@@ -21,16 +21,16 @@ def open_dataset(
     fields: list[str] | None = None,
     decode: Any = True,
     quiet: bool = True,
-) -> Dataset:
+) -> Dataset[Any]:
     """The samples that a command is about. Fields that are no valid json, text and so on stay bytes."""
-    dataset = Dataset(path, split=split, decode=decode, on_decode_error="keep")
+    dataset = Dataset(path, sample_type=dict, split=split, decode=decode, on_decode_error="keep")
     indexed(shards_of(dataset), quiet=quiet)
     if fields is not None:
         dataset = dataset.columns(fields)
     return dataset if where is None else dataset.where(where)
 
 
-def shards_of(dataset: Dataset) -> ShardSource:
+def shards_of(dataset: Dataset[Any]) -> ShardSource:
     """The shards behind a dataset. Raises FormatError when it is not made of tar shards."""
     source = dataset.source
     if not isinstance(source, ShardSource):

@@ -32,7 +32,7 @@ def info(path: PathArgument, split: SplitOption = None, as_json: JsonOption = Fa
     print_json(facts) if as_json else _print(facts)
 
 
-def describe(dataset: Dataset, path: str, split: str | None, *, quiet: bool) -> dict[str, Any]:
+def describe(dataset: Dataset[Any], path: str, split: str | None, *, quiet: bool) -> dict[str, Any]:
     """Everything that ``shoal info`` says, as JSON would have it."""
     source = shards_of(dataset)
     splits = _splits(source, split, quiet)

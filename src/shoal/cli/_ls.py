@@ -77,7 +77,7 @@ def _keys(row: dict[str, Any]) -> str:
     return "" if first is None else first if first == last else f"{first} to {last}"
 
 
-def _list_members(dataset: Dataset, limit: int | None, as_json: bool) -> None:
+def _list_members(dataset: Dataset[Any], limit: int | None, as_json: bool) -> None:
     source, numbers = shards_of(dataset), dataset.numbers[:limit]
     if as_json:
         print_json({"samples": list(_samples(source, numbers))})

@@ -4,54 +4,41 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal, overload
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Generic, TypeVar, Unpack, cast, overload
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shoal.codec import DecodeSpec, decode_spec, decoders
-from shoal.errors import FieldError, OptionError, PositionError, SampleKeyError, TarError
-from shoal.formats import SourceOptions, open_source
-from shoal.shard import WEBDATASET_RULE, Decoders, ErrorLog, ErrorPolicy, KeyRule, OnError, Sample, ShardSource, Source
+from shoal.codec import decode_spec
+from shoal.errors import FieldError, SampleKeyError, TarError
+from shoal.formats import SourceOptions
+from shoal.load import Ragged
+from shoal.protocols import DataSource
+from shoal.sample import default_network, is_record, schema_of
+from shoal.schema import Schema
+from shoal.shard import WEBDATASET_RULE, Decoders, ErrorLog, ErrorPolicy, Sample, ShardSource, Source
 
+from ._batches import check_batch_size, in_batches, raw_ordered, raw_shuffled, typed_batches
+from ._decoding import LazyDecoders
+from ._description import DatasetOptions, Description, Opened, PathLike, Stage
+from ._positions import positions_in, wrapped
+from ._reading import PAYLOAD, Reading, finished, reading_for, stored_type_of
 from ._where import Expression, Field, as_expression, columns_of, resolve_columns, run_where
 
 __all__ = ["Dataset"]
 
-PathLike = str | os.PathLike[str]
+T = TypeVar("T")
+V = TypeVar("V")
 Int64 = npt.NDArray[np.int64]
 _READ_ROWS = 256
 
 
-@dataclass(frozen=True)
-class _Description:
-    """Everything that says what a dataset is; nothing is opened by it."""
-
-    path: PathLike | tuple[PathLike, ...]
-    options: SourceOptions
-    format: str | None
-    spec: DecodeSpec
-    policy: ErrorPolicy
-    fields: tuple[str, ...] | None = None
-
-
-class _Opened:
-    """The source behind a dataset and all views of it, opened once, when it is first needed."""
-
-    def __init__(self, description: _Description) -> None:
-        self._description = description
-
-    @functools.cached_property
-    def source(self) -> Source:
-        description = self._description
-        return open_source(description.path, description.options, format=description.format)
-
-
-class Dataset:
-    """Samples by position, by key, in order, or by query.
+class Dataset(Generic[T]):
+    """Samples by position, by key, in order, in batches, or by query.
 
     ``path`` is a tar, a pattern (``data-{000000..000099}.tar``, ``*.tar``), a list of these, a folder, or a URL.
     Opening is lazy: the first question reads the manifest, or indexes a tar that has no index and keeps that in the
@@ -62,6 +49,9 @@ class Dataset:
     ``verify`` checks all that is read against the index's checksums. ``on_error`` says what to do about damage:
     ``"raise"``, ``"skip"`` within ``error_budget``, or ``"quarantine"``, which also writes down what was passed over;
     ``errors`` counts it.
+
+    ``Dataset[ImageSample](path)`` gives samples of that type, from ``.msgpack`` payloads or from plain fields by name.
+    Without a type the manifest's schema makes one; else payloads are ``DictSample`` and anything else is a dict.
 
     Example:
         >>> import shoal
@@ -75,42 +65,43 @@ class Dataset:
         ['k2', 'k3']
     """
 
+    @overload
+    def __init__(
+        self: Dataset[dict[str, Any]],
+        path: PathLike | Iterable[PathLike] | DataSource,
+        **options: Unpack[DatasetOptions],
+    ) -> None: ...
+    @overload
     def __init__(
         self,
-        path: PathLike | Iterable[PathLike],
+        path: PathLike | Iterable[PathLike] | DataSource,
         *,
-        decode: Any = True,
-        split: str | None = None,
-        fields: Sequence[str] | None = None,
-        format: str | None = None,  # noqa: A002 - the word users expect
-        rule: KeyRule = WEBDATASET_RULE,
-        verify: bool = True,
-        on_error: OnError = "raise",
-        error_budget: int | None = None,
-        quarantine: str | None = None,
-        on_decode_error: Literal["raise", "keep"] = "raise",
-        allow_pickle: bool = False,
+        sample_type: type[T] | None = None,
+        **options: Unpack[DatasetOptions],
+    ) -> None: ...
+    def __init__(
+        self,
+        path: PathLike | Iterable[PathLike] | DataSource,
+        *,
+        sample_type: type[Any] | None = None,
+        **options: Unpack[DatasetOptions],
     ) -> None:
-        self._description = _Description(
-            path if isinstance(path, (str, os.PathLike)) else tuple(path),
-            SourceOptions(split, rule, verify),
-            format,
-            decode_spec(decode, allow_pickle=allow_pickle, on_decode_error=on_decode_error),
-            ErrorPolicy(on_error, error_budget, quarantine),
-            None if fields is None else tuple(fields),
-        )
-        self._opened = _Opened(self._description)
+        self._description = _described(path, sample_type, **options)
+        self._opened = Opened(self._description)
         self._rows: Int64 | None = None
         self.errors = ErrorLog(self._description.policy)
         """What was passed over so far."""
+        self.seed: int | None = None
+        """The seed of the last shuffle, drawn or given."""
 
-    def _view(self, *, rows: Int64 | None = None, **changes: Any) -> Dataset:
+    def _view(self, *, rows: Int64 | None = None, **changes: Any) -> Dataset[Any]:
         """This dataset seen otherwise; the source stays open and shared."""
-        view = object.__new__(Dataset)
-        view._description = replace(self._description, **changes)
+        view: Dataset[Any] = object.__new__(type(self))
+        view._description = replace(self._description, **{"stored_type": self._asked_type, **changes})
         view._opened = self._opened
         view._rows = self._rows if rows is None else rows
         view.errors = ErrorLog(self._description.policy)
+        view.seed = None
         return view
 
     @property
@@ -118,28 +109,63 @@ class Dataset:
         """Where the samples come from."""
         return self._opened.source
 
+    @property
+    def _asked_type(self) -> type[Any] | None:
+        """The type a user named: by ``sample_type=``, or in brackets, which Python tells only after ``__init__``."""
+        if self._description.stored_type is not None:
+            return self._description.stored_type
+        named = getattr(getattr(self, "__orig_class__", None), "__args__", (None,))[0]
+        return named if isinstance(named, type) else None
+
+    @functools.cached_property
+    def _reading(self) -> Reading:
+        return reading_for(self.source, stored_type_of(self.source, self._asked_type))
+
+    @property
+    def sample_type(self) -> type[T]:
+        """The type of the samples."""
+        return cast("type[T]", self._description.sample_type or self._reading.sample_type)
+
+    @property
+    def schema(self) -> Schema | None:
+        """What a sample holds, where samples have a type."""
+        return schema_of(self.sample_type) if is_record(self.sample_type) else None
+
     def __len__(self) -> int:
+        self._refuse_filtered("a length")
         return len(self.source) if self._rows is None else len(self._rows)
 
     def __repr__(self) -> str:
         path = self._description.path
-        return f"Dataset({os.fspath(path)!r})" if isinstance(path, (str, os.PathLike)) else f"Dataset({list(path)!r})"
+        shown = (
+            os.fspath(path) if isinstance(path, (str, os.PathLike)) else list(path) if isinstance(path, tuple) else path
+        )
+        return f"Dataset({shown!r})"
 
     @functools.cached_property
     def _decoders(self) -> Decoders:
-        return _LazyDecoders(self._description.spec)
+        return LazyDecoders(
+            self._description.spec, but=PAYLOAD if self._reading.convert and self._reading.packed else None
+        )
 
-    def __iter__(self) -> Iterator[Sample]:
+    @property
+    def _fields(self) -> tuple[str, ...] | None:
+        return self._description.fields if self._reading.fields is None else self._reading.fields
+
+    def __iter__(self) -> Iterator[T]:
         """All samples in order."""
+        return self._walk(self._rows)
+
+    def _walk(self, chosen: Int64 | None) -> Iterator[T]:
         log = self.errors
-        if self._rows is None:
-            runs = self.source.stream(self._description.fields, self._decoders, log)
+        if chosen is None:
+            runs = self.source.stream(self._fields, self._decoders, log)
         else:
-            parts = (self._rows[at : at + _READ_ROWS] for at in range(0, len(self._rows), _READ_ROWS))
+            parts = (chosen[at : at + _READ_ROWS] for at in range(0, len(chosen), _READ_ROWS))
             runs = (self._read_sound(rows, log) for rows in parts)
         try:
             for run in runs:
-                yield from run
+                yield from self._finished(run)
         except GeneratorExit:  # the caller had enough: what was passed over until then is told too
             log.tell()
             raise
@@ -156,23 +182,24 @@ class Dataset:
         return [sample for row in rows for sample in self._read_sound(np.array([row]), log)]
 
     def _read(self, rows: Int64) -> list[Sample]:
-        return self.source.read(rows, self._description.fields, self._decoders)
+        return self.source.read(rows, self._fields, self._decoders)
+
+    def _finished(self, samples: list[Sample]) -> list[T]:
+        if self._reading.convert is None and not self._description.stages:
+            return cast("list[T]", samples)
+        return finished(samples, self._reading, self._description.stages)
 
     @overload
-    def __getitem__(self, item: int) -> Sample: ...
+    def __getitem__(self, item: int | str) -> T: ...
     @overload
-    def __getitem__(self, item: slice | Sequence[int] | npt.NDArray[Any]) -> list[Sample]: ...
-    @overload
-    def __getitem__(self, item: str) -> Sample: ...
+    def __getitem__(self, item: slice | Sequence[int] | npt.NDArray[Any]) -> list[T]: ...
     def __getitem__(self, item: Any) -> Any:
         """One sample by position or key, or a list of samples by slice, list, array or mask."""
         if isinstance(item, str):
             return self.get(item)
-        if isinstance(item, slice):
-            return self._read(self._numbers(np.arange(*item.indices(len(self)))))
         if isinstance(item, (int, np.integer)):
-            return self._read(self._number(int(item)))[0]
-        return self._read(self._numbers(_positions(item, len(self))))
+            return self._finished(self._read(self._number(int(item))))[0]
+        return self._finished(self._read(self._numbers(positions_in(item, len(self)))))
 
     def _number(self, position: int) -> Int64:
         """The number of one sample, without the price of arrays."""
@@ -183,19 +210,14 @@ class Dataset:
         return np.array([position]) if self._rows is None else self._rows[position : position + 1]
 
     def _numbers(self, positions: Int64) -> Int64:
-        """Sample numbers of positions in this view; negative ones count from the end."""
-        length = len(self)
-        wrapped = np.where(positions < 0, positions + length, positions)
-        outside = (wrapped < 0) | (wrapped >= length)
-        if outside.any():
-            raise PositionError(
-                "no sample at this position", expected=f"{-length} to {length - 1}", found=int(positions[outside][0])
-            )
-        return wrapped if self._rows is None else self._rows[wrapped]
+        """Sample numbers of positions in this view."""
+        found = wrapped(positions, len(self))
+        return found if self._rows is None else self._rows[found]
 
-    def get(self, key: str) -> Sample:
+    def get(self, key: str) -> T:
         """The sample with this key. Raises SampleKeyError, which suggests near keys."""
-        return self._read(np.array([self._number_of(key)]))[0]
+        self._refuse_filtered("samples by key")
+        return self._finished(self._read(np.array([self._number_of(key)])))[0]
 
     def _number_of(self, key: str) -> int:
         number = self.source.find(key)
@@ -212,16 +234,16 @@ class Dataset:
 
     def keys(self) -> list[str]:
         """The keys of all samples, in order."""
-        return self.source.keys(np.arange(len(self.source)) if self._rows is None else self._rows)
+        return self.source.keys(self.numbers)
 
     @property
     def numbers(self) -> Int64:
         """The number of each sample of this view in the whole source."""
         return np.arange(len(self.source)) if self._rows is None else self._rows
 
-    def head(self, count: int = 5) -> list[Sample]:
+    def head(self, count: int = 5) -> list[T]:
         """The first samples."""
-        return self[: min(count, len(self))]
+        return [sample for _, sample in zip(range(count), self, strict=False)]
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -245,18 +267,84 @@ class Dataset:
         manifest = self.source.manifest if isinstance(self.source, ShardSource) else None
         return {} if manifest is None else dict(manifest.metadata)
 
-    def columns(self, names: Sequence[str]) -> Dataset:
+    def ordered(
+        self, batch_size: int | None = None, *, drop_last: bool = False, ragged: Ragged = "list"
+    ) -> Iterator[Any]:
+        """Samples in order, or batches of them: a ``SampleBatch`` of typed samples, a dict of columns of dicts.
+
+        The last batch may be short, unless ``drop_last``. ``ragged`` says what becomes of arrays of different shapes.
+        """
+        if batch_size is None:
+            return iter(self)
+        check_batch_size(batch_size)
+        source = self._raw_source()
+        if source is None:
+            return in_batches(iter(self), batch_size, drop_last, ragged)
+        runs = raw_ordered(source, PAYLOAD, self._rows)
+        return typed_batches(runs, self.sample_type, batch_size, drop_last, ragged)
+
+    def shuffled(
+        self,
+        batch_size: int | None = None,
+        *,
+        seed: int | None = None,
+        drop_last: bool = False,
+        ragged: Ragged = "list",
+    ) -> Iterator[Any]:
+        """Samples, or batches of them, in a random order, each once. A drawn seed is kept as ``seed``."""
+        self.seed = secrets.randbits(32) if seed is None else seed
+        source = self._raw_source()
+        if batch_size is not None and source is not None and self._rows is None:
+            runs = raw_shuffled(source, PAYLOAD, self.seed)
+            return typed_batches(runs, self.sample_type, check_batch_size(batch_size), drop_last, ragged)
+        samples = self._walk(np.random.default_rng(self.seed).permutation(self.numbers))
+        return samples if batch_size is None else in_batches(samples, check_batch_size(batch_size), drop_last, ragged)
+
+    def _raw_source(self) -> ShardSource | None:
+        """The source, where batches can be gathered from its payloads as they are."""
+        typed = self._reading.packed and is_record(self._reading.sample_type) and not self._description.stages
+        whole = isinstance(self.source, ShardSource) and self._description.policy.on_error == "raise"
+        return cast(ShardSource, self.source) if typed and whole else None
+
+    def as_type(self, kind: type[V]) -> Dataset[V]:
+        """The same samples seen as another type, through the registered lens. Raises LensNotFoundError."""
+        lens = default_network().find(self.sample_type, kind)
+        return self._view(sample_type=kind, stages=(*self._description.stages, Stage("map", lens.get)))
+
+    def map(self, function: Callable[[T], V]) -> Dataset[V]:
+        """Each sample changed by a function, when it is read."""
+        return self._view(sample_type=object, stages=(*self._description.stages, Stage("map", function)))
+
+    def filter(self, function: Callable[[T], object]) -> Dataset[T]:
+        """The samples for which a function is true, found as they are read; ``materialize`` gives positions again."""
+        return self._view(
+            sample_type=self._description.sample_type, stages=(*self._description.stages, Stage("filter", function))
+        )
+
+    def materialize(self) -> Dataset[T]:
+        """A filtered dataset as a view with a length and positions: reads every sample once."""
+        kept = [number for number in self.numbers.tolist() if self._finished(self._read(np.array([number])))]
+        stages = tuple(stage for stage in self._description.stages if stage.kind == "map")
+        return self._view(rows=np.array(kept, np.int64), sample_type=self._description.sample_type, stages=stages)
+
+    def _refuse_filtered(self, what: str) -> None:
+        if any(stage.kind == "filter" for stage in self._description.stages):
+            raise TypeError(f"a filtered dataset has not {what} before it is read; use .materialize() or .where()")
+
+    def columns(self, names: Sequence[str]) -> Dataset[dict[str, Any]]:
         """The same samples with only these fields; other fields' bytes are not read. Raises FieldError."""
         missing = [name for name in names if name not in self.source.fields]
         if missing:
             raise FieldError("no such field", expected=" or ".join(self.source.fields), found=missing[0])
-        return self._view(fields=tuple(names))
+        return self._view(fields=tuple(names), stored_type=dict)
 
-    def select(self, indices: Sequence[int] | npt.NDArray[Any]) -> Dataset:
+    def select(self, indices: Sequence[int] | npt.NDArray[Any]) -> Dataset[T]:
         """The samples at these positions, in this order."""
-        return self._view(rows=self._numbers(_positions(indices, len(self))))
+        return self._view(
+            rows=self._numbers(positions_in(indices, len(self))), sample_type=self._description.sample_type
+        )
 
-    def where(self, expression: str | Expression | Field) -> Dataset:
+    def where(self, expression: str | Expression | Field) -> Dataset[T]:
         """The samples whose metadata fits, found in the index without opening a tar.
 
         ``json.width`` names a column, and a bare ``width`` will do where only one column ends so. Raises QueryError.
@@ -265,7 +353,7 @@ class Dataset:
         # A condition without a column, such as "true", still needs one row a sample.
         keep = run_where(resolved, self.table(sorted(columns_of(resolved)) or ["__key__"]))
         rows = np.flatnonzero(keep) if self._rows is None else self._rows[keep]
-        return self._view(rows=rows)
+        return self._view(rows=rows, sample_type=self._description.sample_type)
 
     def table(self, names: Sequence[str] | None = None) -> pa.Table:
         """Metadata columns as an Arrow table, one row a sample."""
@@ -273,29 +361,23 @@ class Dataset:
         return table if self._rows is None else table.take(pa.array(self._rows))
 
 
-class _LazyDecoders(dict[str, Any]):
-    """Each field's decoder, found when the field is first met: shards need not all have the same fields."""
-
-    def __init__(self, spec: DecodeSpec) -> None:
-        super().__init__()
-        self._spec = spec
-        self._known: set[str] = set()
-
-    def __contains__(self, field: object) -> bool:
-        if field not in self._known and isinstance(field, str):
-            self.update(decoders(self._spec, [field]))
-            self._known.add(field)  # last: another thread takes a known field without a decoder for bytes
-        return super().__contains__(field)
-
-
-def _positions(item: Any, length: int) -> Int64:
-    positions = np.asarray(item)
-    if positions.dtype == bool:
-        if positions.shape != (length,):
-            raise OptionError("a mask has one entry a sample", expected=length, found=len(np.atleast_1d(positions)))
-        return np.flatnonzero(positions)
-    if positions.ndim != 1 or (positions.size and not np.issubdtype(positions.dtype, np.integer)):
-        raise OptionError(
-            "positions are whole numbers", expected="int, slice, list of int or a mask", found=type(item).__name__
-        )
-    return positions.astype(np.int64)
+def _described(
+    path: PathLike | Iterable[PathLike] | DataSource, sample_type: type[Any] | None, **options: Unpack[DatasetOptions]
+) -> Description:
+    unknown = set(options) - set(DatasetOptions.__annotations__)
+    if unknown:
+        raise TypeError(f"Dataset has no option {min(unknown)!r}; it has {', '.join(DatasetOptions.__annotations__)}")
+    fields = options.get("fields")
+    return Description(
+        path if isinstance(path, (str, os.PathLike, DataSource)) else tuple(path),
+        SourceOptions(options.get("split"), options.get("rule", WEBDATASET_RULE), options.get("verify", True)),
+        options.get("format"),
+        decode_spec(
+            options.get("decode", True),
+            allow_pickle=options.get("allow_pickle", False),
+            on_decode_error=options.get("on_decode_error", "raise"),
+        ),
+        ErrorPolicy(options.get("on_error", "raise"), options.get("error_budget"), options.get("quarantine")),
+        None if fields is None else tuple(fields),
+        sample_type,
+    )

@@ -10,7 +10,7 @@ from ._dataset import Dataset
 __all__ = ["load_shards"]
 
 
-def load_shards(dir_or_url: str | os.PathLike[str], split: str | None = None, **options: Any) -> Dataset:
+def load_shards(dir_or_url: str | os.PathLike[str], split: str | None = None, **options: Any) -> Dataset[Any]:
     """Load the shards of a folder or URL, as ``ShardingService`` wrote them, or any tars.
 
     ``options`` are those of :class:`Dataset`.

@@ -14,8 +14,17 @@ from ._interop_dali import export_dali_idx, import_dali
 from ._interop_energon import export_tar_idx, import_energon
 from ._interop_wids import WidsShard, check_wids, export_wids, import_wids
 from ._keys import WEBDATASET_RULE, KeyRule, split_name
-from ._locate import SHARD_ENDINGS, Located, locate_shards
-from ._manifest import Manifest, ShardRecord, load_manifest, manifest_url, merge_shards, save_manifest, split_of
+from ._locate import SHARD_ENDINGS, Located, locate_shards, shards_by_split
+from ._manifest import (
+    Manifest,
+    ShardRecord,
+    load_manifest,
+    manifest_url,
+    merge_shards,
+    save_manifest,
+    split_alias,
+    split_of,
+)
 from ._open import cached_index_url, find_index, fitting_index, index_shard, index_url, open_shard
 from ._pack import FolderPlan, FolderSample, plan_folder
 from ._policy import ErrorLog, ErrorPolicy, OnError
@@ -102,7 +111,9 @@ __all__ = [
     "save_index",
     "save_manifest",
     "scan",
+    "shards_by_split",
     "sniff",
+    "split_alias",
     "split_name",
     "split_of",
     "verify_dataset",

@@ -10,7 +10,17 @@ import numpy as np
 
 from shoal.errors import HeaderError, TarError, TruncatedError, UnsupportedMemberError
 
-from ._header import BLOCK, REGULAR, HeaderTable, holds_data, padded, parse_header, parse_headers, parse_pax
+from ._header import (
+    BLOCK,
+    REGULAR,
+    HeaderTable,
+    holds_data,
+    padded,
+    parse_header,
+    parse_headers,
+    parse_pax,
+    says_time_only,
+)
 
 __all__ = ["EXTENDED", "Entries", "read_entries"]
 
@@ -105,7 +115,10 @@ class _Reader:
         count = min(int(special[0]) if len(special) else whole, whole)
         if count:
             return self._plain(table, slice(part.start, part.start + count))
-        return self._each(table, part) if part.stop > part.start else self._one(row)
+        if part.stop == part.start:
+            return self._one(row)
+        timed = self._timed(table, part)
+        return self._each(table, part) if timed is None else timed
 
     def _plain(self, table: HeaderTable, part: slice) -> int:
         raw, sizes, rows = table.names(part), table.sizes[part], table.rows[part]
@@ -119,6 +132,29 @@ class _Reader:
         self.found.stop = row * BLOCK
         if count < len(raw):
             raise self._name_error(raw[count], row, int(table.next_rows[part.stop]))
+        return row
+
+    def _timed(self, table: HeaderTable, part: slice) -> int | None:
+        """Members that each have a PAX header which only says a time, as webdataset writes them: all at once too."""
+        pairs = (part.stop - part.start) // 2
+        extended, plain = slice(part.start, part.start + 2 * pairs, 2), slice(part.start + 1, part.start + 2 * pairs, 2)
+        fits = (table.kinds[extended] == ord("x")) & (table.kinds[plain] == REGULAR[0])
+        fits &= (table.sizes[plain] < self._large) & (table.next_rows[plain] <= self._blocks)
+        starts = (table.rows[extended] * BLOCK).tolist()
+        sizes = table.sizes[extended].tolist()
+        count = 0
+        for good, start, size in zip(fits.tolist(), starts, sizes, strict=True):
+            if not good or not says_time_only(self._data[start + BLOCK : start + BLOCK + size]):
+                break
+            count += 1
+        plain = slice(plain.start, plain.start + 2 * count, 2)
+        names = _decoded(table.names(plain), self._encoding) if count else []
+        if len(names) < max(count, 1):
+            return None
+        offsets = ((table.rows[plain] + 1) * BLOCK).tolist()
+        self._append(names, starts[:count], offsets, table.sizes[plain].tolist())
+        row = int(table.next_rows[plain][-1])
+        self.found.stop = row * BLOCK
         return row
 
     def _each(self, table: HeaderTable, part: slice) -> int | None:

@@ -7,6 +7,7 @@ of a buffer at once with NumPy and leaves the rest to ``parse_header``: the two 
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -28,6 +29,7 @@ __all__ = [
     "parse_headers",
     "parse_pax",
     "same_checksum",
+    "says_time_only",
 ]
 
 BLOCK = 512
@@ -227,6 +229,15 @@ def parse_pax(data: bytes, offset: int) -> dict[str, bytes]:
         records[keyword.decode("utf-8", "replace")] = value[:-1]
         at += length
     return records
+
+
+_TIME = re.compile(rb"(\d+) mtime=\d+\.\d+\n")
+
+
+def says_time_only(data: bytes) -> bool:
+    """Whether a PAX header is whole and holds nothing but a modification time."""
+    found = _TIME.fullmatch(data)
+    return found is not None and int(found[1]) == len(data)
 
 
 _FIXED = b"0000444\x000000000\x000000000\x00"  # mode, uid, gid: the same for everyone

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,11 +11,11 @@ from shoal.errors import FieldError, ManifestError, ObjectNotFoundError
 from shoal.store import base_name, expand_pattern, join_url, parent_url, relative_url, store_for
 
 from ._journal import is_unfinished, recover
-from ._manifest import Manifest, ShardRecord, load_manifest, split_of
+from ._manifest import Manifest, ShardRecord, load_manifest, split_alias, split_of
 from ._open import SIDECAR_FOLDER, index_url
 from ._source import ShardRef
 
-__all__ = ["SHARD_ENDINGS", "Located", "locate_shards", "tars_below"]
+__all__ = ["SHARD_ENDINGS", "Located", "locate_shards", "shards_by_split", "tars_below"]
 
 SHARD_ENDINGS = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".tzst")
 
@@ -58,7 +59,7 @@ def _folder(root: str, split: str | None) -> Located:
             hint="run its writer again with resume=True, or name the shards that are there: '*.tar'",
         )
     if manifest is None:
-        return Located(tuple(ShardRef(url) for url in _of_split(tars_below(root), split)), None, root)
+        return Located(tuple(ShardRef(url) for url in _of_split(tars_below(root), split, root)), None, root)
     if split is not None and split not in manifest.splits:
         raise _no_split(split, list(manifest.splits))
     records = manifest.shards if split is None else manifest.splits[split]
@@ -85,14 +86,37 @@ def _is_hidden(path: str) -> bool:
     return any(part.startswith(".") for part in path.split("/"))
 
 
-def _of_split(urls: list[str], split: str | None) -> list[str]:
+def shards_by_split(urls: Iterable[str], root: str | None = None) -> dict[str, list[str]]:
+    """Shards by the split that their paths below ``root`` name, in order; ``root`` is the folder that holds them all.
+
+    Folders above say nothing, unless the last one is a split's name: ``test/a.tar`` is a test, ``test_run/a.tar`` not.
+
+    Example:
+        >>> shards_by_split(["test_run/val/a.tar", "test_run/b.tar"])
+        {'validation': ['test_run/val/a.tar'], 'train': ['test_run/b.tar']}
+    """
+    urls = list(urls)
+    if root is None or any(not url.startswith(root) for url in urls):  # "." and quoted URLs are listed otherwise
+        root = _shared_folder(urls)
+    above = base_name(root) if split_alias(base_name(root)) else ""
+    splits: dict[str, list[str]] = {}
+    for url in urls:
+        splits.setdefault(split_of(f"{above}/{relative_url(url, root)}"), []).append(url)
+    return splits
+
+
+def _shared_folder(urls: list[str]) -> str:
+    names = zip(*(url.split("/")[:-1] for url in urls), strict=False)
+    return "/".join(same[0] for same in itertools.takewhile(lambda same: len(set(same)) == 1, names))
+
+
+def _of_split(urls: list[str], split: str | None, root: str | None = None) -> list[str]:
     if split is None:
         return urls
-    splits = {url: split_of(base_name(parent_url(url)) + "/" + base_name(url)) for url in urls}
-    chosen = [url for url in urls if splits[url] == split]
-    if not chosen:
-        raise _no_split(split, list(dict.fromkeys(splits.values())))
-    return chosen
+    splits = shards_by_split(urls, root)
+    if split not in splits:
+        raise _no_split(split, list(splits))
+    return splits[split]
 
 
 def _no_split(split: str, present: list[str]) -> FieldError:

@@ -25,6 +25,7 @@ __all__ = [
     "manifest_url",
     "merge_shards",
     "save_manifest",
+    "split_alias",
     "split_of",
 ]
 
@@ -89,6 +90,16 @@ def split_of(path: str) -> str:
     """
     words = _WORD.findall(path.lower())
     return _SPLITS[words[-1]] if words else "train"
+
+
+def split_alias(word: str) -> str | None:
+    """The split that a word by itself stands for; None when it names none.
+
+    Example:
+        >>> split_alias("val"), split_alias("testing"), split_alias("gold")
+        ('validation', 'test', None)
+    """
+    return _SPLITS.get(word.lower())
 
 
 def manifest_url(root: str) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 __all__ = ["RawField", "join_raw"]
 
@@ -23,21 +24,25 @@ class RawField:
     data: bytes
     starts: Int64
     sizes: Int64
-    keys: list[str]
+    key_array: pa.StringArray
     url: str
     """The shard the samples are of; the first one's where they are of several."""
 
     def __len__(self) -> int:
         return len(self.starts)
 
-    def take(self, rows: Int64 | slice) -> RawField:
+    def keys(self, rows: Int64 | slice = slice(None)) -> list[str]:
+        """The keys of these samples. Few ask for them, so they are not made before."""
+        keys: list[str] = self.key_array.to_numpy(zero_copy_only=False)[rows].tolist()
+        return keys
+
+    def take(self, rows: Int64) -> RawField:
         """Some of the samples, over the same bytes."""
-        keys = self.keys[rows] if isinstance(rows, slice) else [self.keys[row] for row in rows.tolist()]
-        return RawField(self.data, self.starts[rows], self.sizes[rows], keys, self.url)
+        return RawField(self.data, self.starts[rows], self.sizes[rows], self.key_array.take(pa.array(rows)), self.url)
 
 
 def join_raw(parts: Sequence[RawField]) -> RawField:
-    """Several as one; their bytes are copied, so join what is small or at a border."""
+    """Several as one; their bytes are copied, so join what is small."""
     if len(parts) == 1:
         return parts[0]
     moved = np.cumsum([0, *(len(part.data) for part in parts)])
@@ -46,6 +51,6 @@ def join_raw(parts: Sequence[RawField]) -> RawField:
         b"".join(part.data for part in parts),
         np.concatenate(starts),
         np.concatenate([part.sizes for part in parts]),
-        [key for part in parts for key in part.keys],
+        pa.concat_arrays([part.key_array for part in parts]),
         parts[0].url,
     )

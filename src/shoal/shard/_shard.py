@@ -163,7 +163,7 @@ class Shard:
                 if self._verify and crc32(data) != blocks.crcs[number]:
                     self._find_damage(data, base, start, stop)
                 (starts,), (sizes,) = self._relative([field], slice(start, stop), base)
-                return RawField(data, starts, sizes, self.index.key_list(start, stop), self.url)
+                return RawField(data, starts, sizes, self.index.keys.slice(start, stop - start), self.url)
         return self.raw_rows(np.arange(start, stop), field)
 
     def raw_rows(self, rows: Int64, field: str) -> RawField:
@@ -176,7 +176,7 @@ class Shard:
         buffers = self._data.read_many(plan.starts.tolist(), plan.stops.tolist())
         begins = np.concatenate(([0], np.cumsum(plan.stops - plan.starts)))
         starts = np.where(plan.within < 0, -1, begins[plan.places] + plan.within)
-        keys = self.index.keys.take(pa.array(rows)).to_numpy(zero_copy_only=False).tolist()
+        keys = self.index.keys.take(pa.array(rows))
         found = RawField(buffers[0] if len(buffers) == 1 else b"".join(buffers), starts, sizes, keys, self.url)
         if self._verify and part.crc is not None:
             self._check_raw(found, field, part, rows)
@@ -190,7 +190,9 @@ class Shard:
         ]
         for at, (crc, expected) in enumerate(zip(crcs, wanted, strict=True)):
             if crc != expected:
-                raise _damaged(self.url, found.keys[at], field, int(part.offset[rows[at]]), expected, crc)
+                raise _damaged(
+                    self.url, self.index.keys[int(rows[at])].as_py(), field, int(part.offset[rows[at]]), expected, crc
+                )
 
     def _check(self, samples: list[Sample], name: str, extents: Extents, rows: Int64) -> None:
         if extents.crc is None:

@@ -141,6 +141,11 @@ class ShardSource:
             dict.fromkeys(name for number, ref in enumerate(self.shards) for name in self._fields_of(number, ref))
         )
 
+    @property
+    def first_fields(self) -> tuple[str, ...]:
+        """The fields of the first shard, which is all that is opened for it."""
+        return tuple(self._fields_of(0, self.shards[0])) if self.shards else ()
+
     def _fields_of(self, number: int, ref: ShardRef) -> Iterable[str]:
         return ref.fields if ref.fields is not None and ref.rule == self._rule else self.shard(number).index.fields
 

@@ -1,0 +1,90 @@
+"""From what is stored to what a user asked for: bytes and dicts -> typed samples -> through the stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shoal.errors import ShardIndexError, ShoalError, TarError
+from shoal.sample import DictSample, class_from_schema, from_fields, is_record, unpack
+from shoal.schema import schema_from_json
+from shoal.shard import Sample, ShardSource, Source
+
+from ._description import Stage
+
+__all__ = ["PAYLOAD", "Reading", "finished", "reading_for", "stored_type_of"]
+
+PAYLOAD = "msgpack"
+"""The field that holds a typed sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How stored samples become objects."""
+
+    sample_type: type[Any]
+    fields: tuple[str, ...] | None
+    """The fields it needs; None for all."""
+    packed: bool
+    """Whether it reads payloads, so that batches can be gathered from them."""
+    convert: Callable[[Sample], Any] | None
+    """None when the dict itself is what was asked for."""
+
+
+def stored_type_of(source: Source, asked: type[Any] | None) -> type[Any]:
+    """The type asked for, else the manifest's, else DictSample where samples are payloads, else dict."""
+    if asked is not None:
+        return asked
+    manifest = source.manifest if isinstance(source, ShardSource) else None
+    if manifest is not None and manifest.schema is not None:
+        return class_from_schema(schema_from_json(manifest.schema))
+    return DictSample if _first_fields(source) == (PAYLOAD,) else dict
+
+
+def _first_fields(source: Source) -> tuple[str, ...]:
+    """The fields of the first shard: asking all of them would index a whole folder before its first sample."""
+    try:
+        return source.first_fields if isinstance(source, ShardSource) else source.fields
+    except (TarError, ShardIndexError):  # reading says what is wrong, or passes it over
+        return ()
+
+
+def reading_for(source: Source, sample_type: type[Any]) -> Reading:
+    """How this source's samples are read as ``sample_type``."""
+    packed = PAYLOAD in _first_fields(source)
+    if sample_type is DictSample:
+        return Reading(sample_type, (PAYLOAD,), packed, lambda sample: DictSample.from_bytes(sample[PAYLOAD]))
+    if not is_record(sample_type):
+        own = getattr(sample_type, "from_bytes", None) if packed and sample_type is not dict else None
+        if own is not None:  # a class of the user's that packs itself
+            return Reading(sample_type, (PAYLOAD,), True, lambda sample: own(sample[PAYLOAD]))
+        return Reading(sample_type, None, False, None)
+    if packed:
+        return Reading(sample_type, (PAYLOAD,), True, lambda sample: _unpacked(sample_type, sample))
+    return Reading(sample_type, None, False, lambda sample: _mapped(sample_type, sample))
+
+
+def _unpacked(sample_type: type[Any], sample: Sample) -> Any:
+    try:
+        return unpack(sample_type, sample[PAYLOAD])
+    except ShoalError as error:
+        raise error.at(shard=sample["__url__"], key=sample["__key__"]) from error.__cause__
+
+
+def _mapped(sample_type: type[Any], sample: Sample) -> Any:
+    try:
+        return from_fields(sample_type, sample)
+    except ShoalError as error:
+        raise error.at(shard=sample["__url__"], key=sample["__key__"]) from error.__cause__
+
+
+def finished(samples: Sequence[Sample], reading: Reading, stages: tuple[Stage, ...]) -> list[Any]:
+    """Samples as the user sees them: converted, then through each stage in the order written."""
+    values = list(samples) if reading.convert is None else [reading.convert(sample) for sample in samples]
+    for stage in stages:
+        if stage.kind == "map":
+            values = [stage.function(value) for value in values]
+        else:
+            values = [value for value in values if stage.function(value)]
+    return values
