@@ -218,7 +218,7 @@ def foreign_tar(path: Path, *names: str) -> Path:
 
 @pytest.mark.parametrize(
     "name",
-    ["../x.txt", "a/../../x.txt", "/x.txt", "//x.txt", "..\\x.txt", "a//x.txt", "./x.txt", "a/./x.txt", "../.x.txt"],
+    ["../x.txt", "a/../../x.txt", "/x.txt", "//x.txt", "..\\x.txt", "a//x.txt", "a/./x.txt", "../.x.txt"],
 )
 def test_unpack_never_leaves_its_folder(run, tmp_path, name):
     tar = foreign_tar(tmp_path / "evil.tar", name)
@@ -300,3 +300,9 @@ def test_a_file_where_a_folder_must_be(run, tmp_path):
     write(tmp_path / "out", {"a.b": b"a file"})
     done = run("unpack", tar, tmp_path / "out")
     assert (done.code, done.err.count("\n")) == (1, 1)
+
+
+def test_unpack_takes_names_as_tar_writes_them_for_a_dot(run, tmp_path):
+    tar = foreign_tar(tmp_path / "dot.tar", "./x.txt")
+    assert run("unpack", tar, tmp_path / "out").code == 0
+    assert (tmp_path / "out" / "x.txt").is_file()

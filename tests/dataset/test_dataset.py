@@ -546,3 +546,41 @@ def test_a_foreign_tar_cut_short(tmp_path):
             "3",
             "4",
         ]  # the sixth may go on where it was cut
+
+
+def test_a_dataset_can_be_pickled_and_opens_its_own_files(tmp_path):
+    import multiprocessing
+    import pickle
+
+    with ShardWriter(str(tmp_path / "a-%06d.tar")) as writer:
+        for number in range(6):
+            writer.write({"txt": str(number), "json": {"n": number}})
+    view = Dataset(tmp_path, decode="rgb8").where("n >= 2").select([0, 2])
+    assert [sample["txt"] for sample in view] == ["2", "4"]
+    again = pickle.loads(pickle.dumps(view))
+    assert [sample["txt"] for sample in again] == ["2", "4"]
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.map(view.__getitem__, [0, 1]) == [view[0], view[1]]
+
+
+@pytest.mark.parametrize("names", ["txt", ["txt", "txtt"]])
+def test_fields_that_are_not_there_are_refused(tmp_path, names):
+    with ShardWriter(str(tmp_path / "a-%06d.tar")) as writer:
+        writer.write({"txt": "x"})
+    with pytest.raises((FieldError, OptionError), match=r"no such field|a list of names"):
+        Dataset(tmp_path, fields=names)[0]
+    with pytest.raises((FieldError, OptionError), match=r"no such field|a list of names"):
+        Dataset(tmp_path).columns(names)
+
+
+def test_what_is_no_position_no_key_and_no_path_says_so(tmp_path):
+    import torch
+
+    with ShardWriter(str(tmp_path / "a-%06d.tar")) as writer:
+        writer.write({"txt": "x"})
+    dataset = Dataset(tmp_path)
+    assert dataset[torch.tensor(0)] == dataset[np.array(0)] == dataset[0]
+    with pytest.raises(SampleKeyError, match="a key is text"):
+        dataset.get(3)
+    with pytest.raises(OptionError, match="names no dataset"):
+        Dataset(3)

@@ -85,7 +85,7 @@ def shoal(
 ) -> None:
     """Datasets in plain tar shards (WebDataset): indexed, searchable, verified, as fast as the disk.
 
-    PATH is a tar, a pattern ('data-{000000..000099}.tar', '*.tar'), a folder, or a URL. Every command takes --json and
+    PATH is a tar, a pattern ('data-{000000..000099}.tar', '*.tar'), or a folder. Every command takes --json and
     then prints one JSON document. The exit code is 0 when all is well, 1 when something is wrong with the data or
     could not be done, 2 when the command was used wrongly.
 

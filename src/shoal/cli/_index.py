@@ -61,7 +61,7 @@ class _Indexed:
 
 
 def index(
-    paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Tars, patterns, folders or URLs.")],
+    paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Tars, patterns or folders.")],
     beside: Annotated[
         bool, typer.Option("--beside/--cache", help="Keep indexes in .shoal/ beside the tars, or in the user's cache.")
     ] = True,

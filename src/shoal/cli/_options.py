@@ -20,7 +20,7 @@ __all__ = [
     "parse_fields",
 ]
 
-PathArgument = Annotated[str, typer.Argument(metavar="PATH", help="A tar, a pattern, a folder or a URL.")]
+PathArgument = Annotated[str, typer.Argument(metavar="PATH", help="A tar, a pattern or a folder.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document, for programs.")]
 SplitOption = Annotated[str | None, typer.Option("--split", metavar="NAME", help="Only this split.")]
 WhereOption = Annotated[

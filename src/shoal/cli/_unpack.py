@@ -117,7 +117,7 @@ class _Folder:
 
 def _unsafe(name: str) -> str | None:
     """Why no file may have this name."""
-    parts = name.split("/")
+    parts = name.removeprefix("./").split("/")  # what `tar cf x.tar .` puts before every name
     if "\0" in name or "\\" in name:
         return "has a NUL or a backslash in its name"
     if name.startswith("/") or os.path.splitdrive(name)[0]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shoal.codec import decode_spec
-from shoal.errors import FieldError, SampleKeyError, TarError
+from shoal.errors import FieldError, OptionError, SampleKeyError, TarError
 from shoal.formats import SourceOptions
 from shoal.load import Ragged
 from shoal.protocols import DataSource
@@ -104,6 +105,18 @@ class Dataset(Generic[T]):
         view.seed = None
         return view
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What is said, not what is open: another process opens its own files."""
+        described = replace(self._description, stored_type=self._asked_type)
+        return {"description": described, "rows": self._rows, "seed": self.seed}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._description = state["description"]
+        self._opened = Opened(self._description)
+        self._rows = state["rows"]
+        self.errors = ErrorLog(self._description.policy)
+        self.seed = state["seed"]
+
     @property
     def source(self) -> Source:
         """Where the samples come from."""
@@ -148,9 +161,21 @@ class Dataset(Generic[T]):
             self._description.spec, but=PAYLOAD if self._reading.convert and self._reading.packed else None
         )
 
-    @property
+    @functools.cached_property
     def _fields(self) -> tuple[str, ...] | None:
-        return self._description.fields if self._reading.fields is None else self._reading.fields
+        if self._reading.fields is not None:
+            return self._reading.fields
+        self._refuse_unknown(self._description.fields or ())
+        return self._description.fields
+
+    def _refuse_unknown(self, names: Sequence[str]) -> None:
+        if isinstance(names, str):
+            raise OptionError("fields are a list of names", expected=f"[{names!r}]", found=repr(names))
+        # The first shard often knows them all; only else are the others asked.
+        first = self.source.first_fields if names and isinstance(self.source, ShardSource) else ()
+        missing = [name for name in names if name not in first]
+        if missing and (unknown := [name for name in missing if name not in self.source.fields]):
+            raise FieldError("no such field", expected=" or ".join(self.source.fields), found=unknown[0])
 
     def __iter__(self) -> Iterator[T]:
         """All samples in order."""
@@ -197,8 +222,8 @@ class Dataset(Generic[T]):
         """One sample by position or key, or a list of samples by slice, list, array or mask."""
         if isinstance(item, str):
             return self.get(item)
-        if isinstance(item, (int, np.integer)):
-            return self._finished(self._read(self._number(int(item))))[0]
+        if isinstance(item, (int, np.integer)) or getattr(item, "ndim", None) == 0:  # a tensor's item, too
+            return self._finished(self._read(self._number(operator.index(item))))[0]
         return self._finished(self._read(self._numbers(positions_in(item, len(self)))))
 
     def _number(self, position: int) -> Int64:
@@ -217,6 +242,8 @@ class Dataset(Generic[T]):
     def get(self, key: str) -> T:
         """The sample with this key. Raises SampleKeyError, which suggests near keys."""
         self._refuse_filtered("samples by key")
+        if not isinstance(key, str):
+            raise SampleKeyError("a key is text", expected="str", found=f"{type(key).__name__} {key!r}")
         return self._finished(self._read(np.array([self._number_of(key)])))[0]
 
     def _number_of(self, key: str) -> int:
@@ -333,9 +360,7 @@ class Dataset(Generic[T]):
 
     def columns(self, names: Sequence[str]) -> Dataset[dict[str, Any]]:
         """The same samples with only these fields; other fields' bytes are not read. Raises FieldError."""
-        missing = [name for name in names if name not in self.source.fields]
-        if missing:
-            raise FieldError("no such field", expected=" or ".join(self.source.fields), found=missing[0])
+        self._refuse_unknown(names)
         return self._view(fields=tuple(names), stored_type=dict)
 
     def select(self, indices: Sequence[int] | npt.NDArray[Any]) -> Dataset[T]:
@@ -368,6 +393,12 @@ def _described(
     if unknown:
         raise TypeError(f"Dataset has no option {min(unknown)!r}; it has {', '.join(DatasetOptions.__annotations__)}")
     fields = options.get("fields")
+    if isinstance(fields, str):
+        raise OptionError("fields are a list of names", expected=f"[{fields!r}]", found=repr(fields))
+    if not isinstance(path, (str, os.PathLike, DataSource, Iterable)):
+        raise OptionError(
+            "this names no dataset", expected="a path, a pattern, a list of them or a DataSource", found=repr(path)
+        )
     return Description(
         path if isinstance(path, (str, os.PathLike, DataSource)) else tuple(path),
         SourceOptions(options.get("split"), options.get("rule", WEBDATASET_RULE), options.get("verify", True)),
