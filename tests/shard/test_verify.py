@@ -276,8 +276,8 @@ def test_what_is_no_tar():
     put(url, b"plain text " * 200)
     assert [each.kind for each in verify_shard(url).problems] == ["header"]
     assert [each.kind for each in verify_shard("memory://verify/nothing.tar").problems] == ["shard"]
-    put(url, b"")
-    assert verify_shard(url).ok
+    put(url, b"")  # reads as an empty archive, and is far more often a failed download
+    assert [each.kind for each in verify_shard(url).problems] == ["shard"]
 
 
 class Worn(MemoryStore):

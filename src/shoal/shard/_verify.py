@@ -16,6 +16,7 @@ from shoal.errors import (
     ObjectNotFoundError,
     ShardIndexError,
     StoreError,
+    TruncatedError,
 )
 from shoal.store import ObjectReader, join_url, store_for
 
@@ -78,6 +79,8 @@ def verify_shard(url: str, index: ShardIndex | None = None, options: VerifyOptio
     except StoreError as error:
         return ShardReport(url, problems=(problem_of("shard", url, error),))
     with closing(reader):
+        if reader.info.size == 0 and index is None:  # an empty archive, or far more often a failed download
+            return ShardReport(url, problems=(problem_of("shard", url, TruncatedError("the file is empty")),))
         try:
             return _verify_open(url, reader, index, options)
         except StoreError as error:  # a bad sector, a lost connection: other shards are still worth looking at
