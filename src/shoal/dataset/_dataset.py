@@ -41,9 +41,9 @@ _READ_ROWS = 256
 class Dataset(Generic[T]):
     """Samples by position, by key, in order, in batches, or by query.
 
-    ``path`` is a tar, a pattern (``data-{000000..000099}.tar``, ``*.tar``), a list of these, a folder, or a URL
-    that a registered store serves. Opening is lazy: the first question reads the manifest, or indexes a tar that has no index and keeps that in the
-    cache.
+    ``path`` is a tar, a pattern (``data-{000000..000099}.tar``, ``*.tar``), a list of these, a folder, or a URL that a
+    registered store serves. Opening is lazy: the first question reads the manifest, or indexes a tar that has no index
+    and keeps that in the cache.
 
     ``decode=True`` decodes json, text, class numbers, arrays, msgpack and cbor, and leaves images, audio and video as
     bytes; ``False`` gives bytes; a spec such as ``"rgb8"``, ``"pil"`` or ``{"jpg": "numpy"}`` decodes more.
