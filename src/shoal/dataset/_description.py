@@ -6,7 +6,7 @@ import functools
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, Protocol, TypedDict, runtime_checkable
 
 from shoal.codec import DecodeSpec
 from shoal.formats import SourceOptions, open_source
@@ -15,7 +15,7 @@ from shoal.shard import ErrorPolicy, KeyRule, OnError, Source
 
 from ._data_source import source_from_data_source
 
-__all__ = ["DatasetOptions", "Description", "Opened", "PathLike", "Stage"]
+__all__ = ["DatasetOptions", "Description", "Opened", "PathLike", "Recipe", "Stage"]
 
 PathLike = str | os.PathLike[str]
 
@@ -48,7 +48,7 @@ class Stage:
 class Description:
     """Everything that says what a dataset is; nothing is opened by it."""
 
-    path: PathLike | tuple[PathLike, ...] | DataSource
+    path: PathLike | tuple[PathLike, ...] | DataSource | Recipe
     options: SourceOptions
     format: str | None
     spec: DecodeSpec
@@ -61,6 +61,15 @@ class Description:
     stages: tuple[Stage, ...] = ()
 
 
+@runtime_checkable
+class Recipe(Protocol):
+    """Datasets put together as one, as a value: opened when it is first needed, and again in another process."""
+
+    def open_source(self) -> Source:
+        """The source of all of it."""
+        ...
+
+
 class Opened:
     """The source behind a dataset and all views of it, opened once, when it is first needed."""
 
@@ -71,6 +80,8 @@ class Opened:
     def source(self) -> Source:
         """Where the samples come from."""
         description = self._description
+        if isinstance(description.path, Recipe):
+            return description.path.open_source()
         if isinstance(description.path, DataSource):
             options = description.options
             return source_from_data_source(description.path, rule=options.rule, verify=options.verify)
