@@ -8,9 +8,9 @@ import pathlib
 import platform
 import sys
 
-from . import index_foreign, memory_stream, read_random, read_sequential, typed_batches, write
+from . import index_foreign, memory_stream, plan_huge, read_random, read_sequential, typed_batches, where_million, write
 
-QUESTIONS = (read_sequential, read_random, index_foreign, write, memory_stream, typed_batches)
+QUESTIONS = (read_sequential, read_random, index_foreign, write, memory_stream, typed_batches, where_million, plan_huge)
 _PACKAGES = ("shoal", "numpy", "pyarrow", "isal", "webdataset", "datasets")
 
 

@@ -28,7 +28,16 @@ LAYERS = {
     **dict.fromkeys(["__init__", "__main__"], 12),  # the front door: may import anything, is imported by nobody
 }
 FRAMEWORKS = {"torch": "torch", "lightning": "torch", "tensorflow": "tf", "jax": "jax", "ray": "ray"}
-FRAMEWORK_HOMES = {"torch.py", "tf.py", "jax.py", "ray.py", "codec/_torch.py", "build/_ray.py"}
+FRAMEWORK_HOMES = {
+    "torch.py",
+    "tf.py",
+    "jax.py",
+    "ray.py",
+    "codec/_torch.py",
+    "codec/_jax.py",
+    "codec/_tf.py",
+    "build/_ray.py",
+}
 MODULE_LINES, FUNCTION_LINES = 450, 60
 DRAWERS = {"utils", "util", "helpers", "common", "misc"}  # names that say nothing, so everything lands in them
 
@@ -106,6 +115,7 @@ def test_the_table_for_contributors_is_the_rule():
         ("load/_run.py", "def f():\n    import torch.utils.data", "torch is imported outside its adapter"),
         ("load/_run.py", "import importlib\nimportlib.import_module('jax')", "jax is imported outside its adapter"),
         ("tf.py", "import torch", "torch is imported outside its adapter"),
+        ("codec/_tf.py", "import torch", "torch is imported outside its adapter"),
         ("surprise/__init__.py", "", "`surprise` has no layer"),
         ("store/_utils.py", "", "called after what is in it"),
         ("store/helpers/x.py", "", "called after what is in it"),
@@ -128,6 +138,8 @@ def test_a_breach_is_seen(tmp_path, module, source, complaint):
         ("shard/_read.py", "from ._scan import scan\nfrom . import _scan\nfrom shoal.shard import _scan"),
         ("torch.py", "import lightning\nimport torch"),
         ("codec/_torch.py", "def f():\n    import torch"),
+        ("codec/_jax.py", "def f():\n    import jax"),
+        ("codec/_tf.py", "def f():\n    import tensorflow"),
         ("__init__.py", "def f():\n    import shoal.cli"),
         ("store/_local.py", 'def f():\n    """' + "words\n" * 80 + '"""'),
     ],

@@ -12,7 +12,7 @@ from .errors import ShoalError, ShoalWarning
 
 if TYPE_CHECKING:
     from .codec import register_codec
-    from .dataset import Dataset, DatasetDict, F, load_dataset, load_shards, write_samples
+    from .dataset import Dataset, DatasetDict, F, load_dataset, load_shards, mix, write_samples
     from .formats import register_format
     from .load import SampleBatch
     from .sample import DictSample, Fields, Lens, PackableSample, check_laws, lens, packable, structural_lens
@@ -43,6 +43,7 @@ __all__ = [
     "lens",
     "load_dataset",
     "load_shards",
+    "mix",
     "packable",
     "register_codec",
     "register_format",
@@ -70,6 +71,7 @@ _HOMES = {
     "lens": "sample",
     "load_dataset": "dataset",
     "load_shards": "dataset",
+    "mix": "dataset",
     "packable": "sample",
     "register_codec": "codec",
     "register_format": "formats",

@@ -24,8 +24,12 @@
     ├── LensError (ValueError)           a lens that cannot be made, found or used as asked
     │   └── LensNotFoundError (LookupError)
     ├── ErrorBudgetExceeded              more was skipped than the caller allowed
+    ├── LoaderError                      a loader that cannot go on
+    │   ├── LoaderTimeoutError (TimeoutError)  no batch came in time
+    │   └── LoaderStateError (ValueError)      a state that is not of this data and order
     ├── SampleKeyError (KeyError)        no such key
     ├── FieldError (KeyError)            no such field or column
+    │   └── ColumnError (ValueError)     ... for verbs of webdataset and Hugging Face, where it is a ValueError
     ├── PositionError (IndexError)       no such position
     ├── QueryError (ValueError)          a `where` that cannot be understood
     ├── PatternError (ValueError)        a shard pattern that cannot be expanded
@@ -49,6 +53,7 @@ from typing import Any
 __all__ = [
     "ChecksumError",
     "CodecError",
+    "ColumnError",
     "DecodeError",
     "DuplicateFieldError",
     "EncodeError",
@@ -59,6 +64,9 @@ __all__ = [
     "InterleavedKeyError",
     "LensError",
     "LensNotFoundError",
+    "LoaderError",
+    "LoaderStateError",
+    "LoaderTimeoutError",
     "ManifestError",
     "MissingExtraError",
     "ObjectExistsError",
@@ -236,6 +244,20 @@ class ErrorBudgetExceeded(ShoalError):  # noqa: N818 - names the event, as StopI
     """More was skipped than the caller allowed."""
 
 
+class LoaderError(ShoalError):
+    """A loader that cannot go on."""
+
+
+class LoaderTimeoutError(LoaderError, TimeoutError):
+    """No batch came in time."""
+
+    __str__ = ShoalError.__str__
+
+
+class LoaderStateError(LoaderError, ValueError):
+    """A state that is not of this data and order."""
+
+
 class SampleKeyError(ShoalError, KeyError):
     """No sample has this key."""
 
@@ -246,6 +268,10 @@ class FieldError(ShoalError, KeyError):
     """No such field or column."""
 
     __str__ = ShoalError.__str__
+
+
+class ColumnError(FieldError, ValueError):
+    """No such column, or one too many; a ValueError too, because that is what webdataset and Hugging Face raise."""
 
 
 class PositionError(ShoalError, IndexError):

@@ -53,6 +53,15 @@ def test_info_for_people_says_the_same(run, dataset):
         assert word in out
 
 
+def test_info_describes_the_values_of_columns(run, dataset):
+    out = run("info", dataset, "--describe").out
+    for word in ("0 to 900, mean 450", "dog (5), cat (5)", "distinct"):
+        assert word in out
+    values = {one["name"]: one for one in run("info", dataset, "--describe", "--json").json["values"]}
+    assert (values["json.width"]["max"], values["txt"]["distinct"]) == (900, 10)
+    assert "values" not in run("info", dataset, "--json").json
+
+
 def test_info_names_the_compression(run, tmp_path):
     with shoal.ShardWriter(tmp_path / "z" / "a-%06d.tar", compression="gzip") as writer:
         writer.write({"txt": "a"})

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 import shoal
 from shoal.errors import ChecksumError, DecodeError, OptionError, SchemaMismatchError
-from shoal.load import SampleBatch, TypedColumns
-from shoal.load._walk import walk
+from shoal.load import Learnt, PayloadRun, SampleBatch, TypedColumns
+from shoal.load._walk import steps_of, walk
 from shoal.sample import field_spans
 from shoal.shard import RawField, join_raw
 
@@ -47,7 +47,9 @@ def raw_of(payloads: list[bytes], gap: bytes = b"??") -> RawField:
         starts.append(len(data))
         data += payload
     sizes = np.array([len(payload) for payload in payloads], np.int64)
-    return RawField(data, np.array(starts, np.int64), sizes, pa.array([str(n) for n in range(len(payloads))]), "x.tar")
+    return RawField(
+        data, np.array(starts, np.int64), sizes, pa.array([str(n) for n in range(len(payloads))]), ("x.tar",)
+    )
 
 
 def firsts(count: int, shape: tuple[int, ...] = (3, 4)) -> list[First]:
@@ -95,7 +97,7 @@ def test_any_lengths_and_numbers_are_read_as_unpacking_reads_them(rows):
 def test_walking_many_payloads_finds_what_walking_each_finds(maps):
     payloads = [msgspec.msgpack.encode({name: each[name] for name in maps[0]}) for each in maps]
     raw = raw_of(payloads)
-    found = walk(raw.data, raw.starts, raw.sizes)
+    found = walk(raw.data, raw.starts, raw.sizes, steps_of(payloads[0]))
     assert found is not None
     for row, payload in enumerate(payloads):
         for name, span in field_spans(payload).items():
@@ -106,8 +108,9 @@ def test_walking_many_payloads_finds_what_walking_each_finds(maps):
 
 @pytest.mark.parametrize("odd", [{"b": 1, "a": 2}, {"a": 1}, {"a": [1], "b": 2}, {"a": 1, "b": 2, "c": 3}])
 def test_payloads_that_are_not_alike_are_not_walked_together(odd):
-    raw = raw_of([msgspec.msgpack.encode({"a": 1, "b": 2}), msgspec.msgpack.encode(odd)])
-    assert walk(raw.data, raw.starts, raw.sizes) is None
+    first = msgspec.msgpack.encode({"a": 1, "b": 2})
+    raw = raw_of([first, msgspec.msgpack.encode(odd)])
+    assert walk(raw.data, raw.starts, raw.sizes, steps_of(first)) is None
 
 
 def test_arrays_of_different_shapes_are_a_list_or_padded_or_refused():
@@ -222,3 +225,100 @@ def test_a_flipped_bit_is_found_in_batches_too(stored, tmp_path):
         list(shoal.Dataset[First](tmp_path).ordered(16))
     with pytest.raises(ChecksumError):
         list(shoal.Dataset[First](tmp_path).shuffled(16, seed=1))
+
+
+def test_an_error_in_a_window_names_the_shard_of_its_sample(tmp_path):
+    good, bad = firsts(1)[0].packed, msgspec.msgpack.encode({"image": 3, "label": "a", "confidence": 1.0})
+    for name, payloads in (("a", [good] * 5), ("b", [good, good, bad]), ("c", [good] * 4)):
+        with shoal.ShardWriter(str(tmp_path / f"{name}.tar")) as writer:
+            for number, payload in enumerate(payloads):
+                writer.write({"__key__": f"{name}{number}", "msgpack": payload})
+    with pytest.raises(SchemaMismatchError) as caught:
+        _ = [batch.image for batch in shoal.Dataset[First](str(tmp_path / "{a,b,c}.tar")).shuffled(3, seed=1)]
+    assert str(caught.value.shard).endswith("b.tar")
+    assert caught.value.key == "b2"
+
+
+def test_windows_are_read_the_same_from_everywhere(tmp_path):
+    samples = firsts(3000)
+    found = []
+    for url, compression in (
+        (str(tmp_path / "a.tar"), None),
+        (str(tmp_path / "b.tar.gz"), "gzip"),
+        ("memory://windows/a.tar", None),
+    ):
+        with shoal.ShardWriter(url, compression=compression) as writer:
+            for sample in samples:
+                writer.write({"msgpack": sample.packed})
+        batches = list(shoal.Dataset[First](url).shuffled(100, seed=4))
+        found.append([(key, *row) for b in batches for key, *row in zip(b.keys, b.label, b.confidence, strict=True)])
+        images = np.concatenate([batch.image for batch in batches])
+        order = [int(key) for key, *_ in found[-1]]
+        assert np.array_equal(images, np.stack([samples[number].image for number in order]))
+        assert [sample for batch in batches[:2] for sample in batch] == [samples[number] for number in order[:200]]
+    assert found[0] == found[2]
+    assert sorted(found[0]) == sorted(found[1])  # a compressed shard has blocks of its own
+
+
+def test_shards_with_other_fields_are_shuffled_too(tmp_path):
+    samples = firsts(500)
+    with shoal.ShardWriter(str(tmp_path / "a.tar")) as writer:
+        for number, sample in enumerate(samples):
+            writer.write({"msgpack": sample.packed, "txt": str(number)})
+    found = [value for batch in shoal.Dataset[First](tmp_path / "a.tar").shuffled(64, seed=1) for value in batch.label]
+    assert sorted(found) == sorted(sample.label for sample in samples)
+
+
+def test_what_comes_from_a_window_outlives_it(tmp_path):
+    samples = firsts(400)
+    dataset = shoal.write_samples(samples, tmp_path)
+    held = [(batch.samples, batch.image) for batch in dataset.shuffled(50, seed=1)]
+    for _ in range(3):
+        list(dataset.shuffled(50, seed=2))
+    by_confidence = {sample.confidence: sample for sample in samples}
+    for some, images in held:
+        assert some == [by_confidence[sample.confidence] for sample in some]
+        assert np.array_equal(images, np.stack([sample.image for sample in some]))
+
+
+def test_payloads_stored_in_one_of_two_ways_are_each_gathered(tmp_path):
+    samples = [*firsts(3000, (2, 2)), *firsts(3000, (5,)), *firsts(40, (2, 2))]
+    dataset = shoal.write_samples(samples, tmp_path)
+    at = 0
+    for batch in dataset.ordered(500):
+        assert all(np.array_equal(one, s.image) for one, s in zip(batch.image, samples[at : at + 500], strict=False))
+        at += len(batch)
+    assert at == len(samples)
+
+
+def test_a_payload_that_ends_within_its_array_is_refused_and_not_read_on_into_the_next():
+    good = firsts(1)[0].packed
+    columns = TypedColumns.over(raw_of([good, good[:160], good], gap=b""), First)
+    with pytest.raises(DecodeError) as caught:
+        _ = SampleBatch(columns).image
+    assert (caught.value.shard, caught.value.key) == ("x.tar", "1")
+
+
+def test_what_was_learnt_of_other_payloads_does_not_stand_in_the_way():
+    learnt = Learnt(First)
+    for shape in ((3, 4), (5,), (3, 4)):
+        samples = firsts(4, shape)
+        run = PayloadRun(raw_of([sample.packed for sample in samples]), learnt)
+        layout = run.layout("image")
+        assert layout is not None
+        assert layout.shape == shape
+        assert TypedColumns([(run, slice(None))]).column("image").shape == (4, *shape)
+    run = PayloadRun(raw_of([msgspec.msgpack.encode({"confidence": 1.0, "label": "a", "image": b""})] * 2), learnt)
+    assert TypedColumns([(run, slice(None))]).column("label") == ["a", "a"]
+
+
+def test_payloads_that_do_not_lie_in_order_are_read_in_theirs():
+    samples = firsts(30)
+    order = np.array([7, 3, 3, 29, 0, 12])
+    raw = raw_of([sample.packed for sample in samples]).take(order)
+    batch = SampleBatch(TypedColumns.over(raw, First))
+    expected = [samples[number] for number in order]
+    assert batch.label == [sample.label for sample in expected]
+    assert batch.array("confidence").tolist() == [sample.confidence for sample in expected]
+    assert np.array_equal(batch.image, np.stack([sample.image for sample in expected]))
+    assert batch.keys == [str(number) for number in order]

@@ -8,12 +8,14 @@ from typing import Annotated, Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image as Pillow
 
 from shoal.codec import encode
-from shoal.errors import DecodeError, OptionError, SchemaMismatchError
-from shoal.sample import Fields, PackableSample, from_fields
+from shoal.errors import DecodeError, FieldError, OptionError, SchemaMismatchError
+from shoal.sample import Fields, PackableSample, fields_needed, from_fields, partial_mapper
 from shoal.schema import Image
 
 PIXELS = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
@@ -145,3 +147,69 @@ def test_bad_patterns_are_refused():
 
     with pytest.raises(SchemaMismatchError, match="expected a list"):
         from_fields(Single, {"img1.png": png()})
+
+
+# -- which fields are needed
+
+
+class Found(PackableSample, aliases={"d": ("e",)}):
+    a: str
+    b: Annotated[str, Fields("x|y[1]|z*.txt")]
+    c: Annotated[tuple[str, ...], Fields("img*.txt")] = ()
+    d: str = "default"
+
+
+PLAIN_FIELDS = ("a", "a.txt", "x", "y[1]", "img1.txt", "img2.txt", "d", "e.txt", "other")
+ENTRIES = st.dictionaries(st.sampled_from("abcde"), st.sampled_from(("json 1", "json 2")))
+
+
+@st.composite
+def plain_samples(draw) -> list[dict[str, Any]]:
+    """Samples that have some of the fields of all; what is not text does not fit."""
+    usual = draw(st.sets(st.sampled_from(PLAIN_FIELDS)))
+    samples = []
+    for _ in range(draw(st.integers(1, 3))):
+        names = draw(st.sets(st.sampled_from(PLAIN_FIELDS), max_size=2)) ^ usual
+        sample: dict[str, Any] = {name: f"in {name}" for name in PLAIN_FIELDS if name in names}
+        sample |= {name: draw(ENTRIES) for name in ("json", "meta.json") if draw(st.booleans())}
+        samples.append({"__key__": "k", **sample})
+    return samples
+
+
+def found(names: frozenset[str], sample: dict[str, Any]) -> dict[str, Any] | str:
+    read = partial_mapper(Found, names)
+    assert read is not None
+    try:
+        return vars(read(sample))
+    except SchemaMismatchError as error:
+        return f"{error.field}: {error.expected}"
+
+
+@given(plain_samples(), st.frozensets(st.sampled_from("abcd")))
+def test_the_fields_that_are_not_needed_change_nothing(samples, names):
+    every = dict.fromkeys(name for sample in samples for name in sample if name != "__key__")
+    present = {name: all(name in sample for sample in samples) for name in every}
+    needed = fields_needed(Found, names, present)
+    for sample in samples:
+        some = {name: value for name, value in sample.items() if needed is None or name in (*needed, "__key__")}
+        assert found(names, some) == found(names, sample)
+
+
+def test_a_field_that_every_sample_has_ends_the_search():
+    present = {"jpg": True, "a": True, "x": True, "y[1]": True, "z1.txt": True, "json": True, "e.txt": True}
+    assert fields_needed(Found, ["a"], present) == ("a",)
+    assert fields_needed(Found, ["a"], {**present, "a": False}) == ("a", "json")
+    assert fields_needed(Found, ["b"], present) == ("x",)
+    assert fields_needed(Found, ["b"], {**present, "x": False}) == ("x", "y[1]")
+    assert fields_needed(Found, ["b"], {**present, "x": False, "y[1]": False}) == ("x", "y[1]", "z1.txt")
+    assert fields_needed(Found, ["c"], present) == ()
+    assert fields_needed(Found, ["d"], present) == ("json", "e.txt")
+    assert fields_needed(Found, [], present) == ()
+    assert fields_needed(Found, None, present) == ("a", "x", "json", "e.txt")
+
+
+def test_what_must_be_there_and_is_nowhere_needs_all_so_that_the_error_shows_all():
+    assert fields_needed(Found, ["b"], {"jpg": True, "json": True}) is None
+    assert fields_needed(Found, ["a"], {"jpg": True}) is None
+    with pytest.raises(FieldError):
+        fields_needed(Found, ["nothing"], {})

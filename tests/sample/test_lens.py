@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import pickle
+from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -18,7 +21,10 @@ from shoal.sample import (
     PackableSample,
     check_laws,
     default_network,
+    keeps_fields,
     lens,
+    packable,
+    partial_mapper,
     partial_unpacker,
     structural_lens,
 )
@@ -244,6 +250,11 @@ def test_a_missing_lens_lists_the_registered():
         LensNetwork().find(Full, Labelled)
 
 
+def test_a_network_shows_its_lenses():
+    assert repr(network(shorten, to_name)) == "<LensNetwork of 2: shorten, to_name>"
+    assert repr(LensNetwork()) == "<LensNetwork of 0: no lenses>"
+
+
 def test_a_name_in_common_is_no_lens():
     with pytest.raises(LensNotFoundError):
         LensNetwork().find(Full, Labelled)
@@ -368,6 +379,35 @@ def _nested(src: Full) -> Named:
     return Named(inner(src.width))
 
 
+def _comprehends(src: Full) -> Named:
+    return Named("".join([src.label for _ in range(3)] + [x for x in "abc" if x > src.label[: src.width]]))
+
+
+def _in_a_class(src: Full) -> Named:
+    class Inner:
+        label = src.label
+
+    return Named(Inner.label)
+
+
+def _changes(src: Full) -> Named:
+    src.width += 1
+    return Named(src.label)
+
+
+def _deletes(src: Full) -> Named:
+    label = src.label
+    del src
+    return Named(label)
+
+
+def _matches(src: Full) -> Named:
+    match src:
+        case Full(label=label):
+            return Named(label)
+    return Named("")
+
+
 def _leaks(src: Full) -> Named:
     return Named("".join(map(str, [src for _ in range(2)])))
 
@@ -381,6 +421,11 @@ def _leaks(src: Full) -> Named:
         (_mixed, {"label", "image", "score"}),
         (_unused, set()),
         (_nested, {"label", "width"}),
+        (_comprehends, {"label", "width"}),
+        (_in_a_class, {"label"}),
+        (_changes, None),
+        (_deletes, None),
+        (_matches, None),
         (lambda src: Named(src.label), {"label"}),
         (_passes_on, None),
         (_method, None),
@@ -407,6 +452,9 @@ def test_only_the_fields_that_are_read_are_decoded():
     assert shorten(read(damaged)) == Labelled("cat", 0.25)
     with pytest.raises(FieldError):
         partial_unpacker(Full, ["nothing"])
+    for writable in (False, True):
+        image = partial_unpacker(Full, ["image"], writable=writable)(payload).image
+        assert image.flags.writeable is writable
 
 
 def test_a_class_that_computes_is_read_whole():
@@ -418,3 +466,107 @@ def test_a_class_that_computes_is_read_whole():
             self.a += self.b
 
     assert partial_unpacker(Computed, ["a"]) is None
+    assert partial_mapper(Computed, ["a"]) is None
+
+
+def test_a_lens_of_several_reads_what_its_first_reads():
+    assert (shorten | to_name | measure).reads() == {"label", "score"}
+    assert (measure @ to_name @ shorten).reads() == {"label", "score"}
+    assert (Lens.identity(Full) | shorten).reads() == {"label", "score"}
+    assert network(shorten, to_name, measure).find(Full, Length).reads() == {"label", "score"}
+    assert structural_lens(Full, Labelled).reads() == {"label", "score"}
+    assert Lens.identity(Full).reads() is None
+
+
+@dataclass(slots=True)
+class Slotted:
+    a: int
+
+
+class Struct(msgspec.Struct):
+    a: int
+
+
+class Loud(msgspec.Struct):
+    a: int
+
+    def __post_init__(self) -> None:
+        self.a += 1
+
+
+@dataclass
+class OwnConstructor:
+    a: int
+
+    def __init__(self, a: int) -> None:
+        self.a = a + 1
+
+
+@pytest.mark.parametrize(
+    "kind, keeps", [(Full, True), (Slotted, True), (Struct, True), (Loud, False), (OwnConstructor, False)]
+)
+def test_whether_a_class_only_keeps_its_fields(kind, keeps):
+    assert keeps_fields(kind) is keeps
+
+
+def test_a_subclass_keeps_its_fields_as_its_base_does():
+    class Below(Full):
+        pass
+
+    @packable
+    class Computing(Full):
+        def __post_init__(self) -> None:
+            self.width = 3
+
+    assert keeps_fields(Below)
+    assert not keeps_fields(Computing)
+
+
+# -- lenses travel
+
+
+@lens(register=False)
+def loud_name(src: Full) -> Named:
+    return Named(src.label.upper())
+
+
+def _double(src: Labelled) -> Labelled:
+    return Labelled(src.label * 2, src.score)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        loud_name,
+        shorten | to_name | measure,
+        Lens.identity(Full),
+        structural_lens(Full, Labelled),
+        shorten | Lens(_double),
+        network(shorten, to_name).find(Full, Named),
+    ],
+    ids=["decorated", "composed", "identity", "structural", "of a function", "found"],
+)
+def test_a_lens_is_pickled(made):
+    back = pickle.loads(pickle.dumps(made))
+    assert back(full("cat")) == made(full("cat"))
+    assert (back.name, back.source_type, back.view_type) == (made.name, made.source_type, made.view_type)
+    assert back.reads() == made.reads()
+    assert back.has_put == made.has_put
+
+
+def test_the_way_from_data_without_a_class_is_pickled():
+    way = LensNetwork().find(DictSample, Named)
+    assert pickle.loads(pickle.dumps(way))(DictSample(name="x")) == Named("x")
+
+
+def test_a_lens_of_a_module_is_the_same_one_after_pickling():
+    assert pickle.loads(pickle.dumps(loud_name)) is loud_name
+
+
+def test_a_lens_within_a_function_is_refused_by_pickle():
+    @lens(register=False)
+    def local(src: Full) -> Named:
+        return Named(src.label)
+
+    with pytest.raises((pickle.PicklingError, AttributeError), match="local"):
+        pickle.dumps(local)

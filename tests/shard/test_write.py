@@ -7,11 +7,13 @@ import errno
 import gzip
 import hashlib
 import io
+import itertools
 import json
 import lzma
 import os
 import re
 import tarfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +39,8 @@ from shoal.shard import (
     ShardSource,
     ShardWriter,
     WriteOptions,
+    index_shard,
+    load_index,
     load_manifest,
     locate_shards,
     split_name,
@@ -51,6 +55,7 @@ UNPACK = {
     "zstd": lambda data: zstandard.ZstdDecompressor().stream_reader(io.BytesIO(data), read_across_frames=True).read(),
 }
 EVERY = list(UNPACK)
+PARTS = ("offset", "size", "crc")
 
 GOLDEN_SAMPLES = [
     {"__key__": "a", "txt": "one", "json": {"n": 1}, "bin": b"\x00\x01"},
@@ -834,11 +839,11 @@ class FullWriter:
         self.inner.abort()
 
 
-@pytest.mark.parametrize("room", [0, 500_000, 1_200_000, 2_500_000, 3_000_000])
+@pytest.mark.parametrize("room", [0, 2_000_000, 4_800_000, 10_000_000, 16_000_000])
 def test_a_disk_that_is_full_leaves_no_half_shard_even_if_the_caller_goes_on(tmp_path, room):
     register_store("full", FullDisk(room))
-    rows = samples(60, size=60_000)
-    writer, errors = ShardWriter(f"full://{tmp_path}/s-%06d.tar", max_bytes=2_000_000), []
+    rows = samples(100, size=240_000)  # 24 MB: what is gathered before it is written, several times over
+    writer, errors = ShardWriter(f"full://{tmp_path}/s-%06d.tar", max_bytes=8_000_000), []
     for row in rows:
         try:
             writer.write(row)
@@ -853,7 +858,7 @@ def test_a_disk_that_is_full_leaves_no_half_shard_even_if_the_caller_goes_on(tmp
     for name in tars(tmp_path):
         with tarfile.open(tmp_path / name) as tar:
             assert len(tar.getmembers()) % 3 == 0
-    write(tmp_path, rows, max_bytes=2_000_000, resume=True)
+    write(tmp_path, rows, max_bytes=8_000_000, resume=True)
     assert plain(read_all(tmp_path)) == [encoded(row) for row in rows]
 
 
@@ -911,6 +916,41 @@ def test_metadata_that_is_not_json_is_refused_at_once(tmp_path):
 def test_options_are_values():
     assert WriteOptions(max_samples=3) == WriteOptions(max_samples=3)
     assert re.search("max_samples=3", repr(WriteOptions(max_samples=3)))
+
+
+@pytest.mark.parametrize("compression", [None, "gzip", "zstd"])
+def test_the_index_of_a_large_shard_is_what_a_scan_finds(tmp_path, compression):
+    rng = np.random.default_rng(5)
+    rows = [  # 14 MB: blocks and what is gathered at once end anywhere, long names and missing fields among them
+        {
+            "__key__": f"{'long/' * (40 if number % 97 == 3 else 0)}{number:06d}",
+            **({} if number % 5 == 4 else {"bin": rng.bytes(int(rng.integers(0, 60_000)))}),
+            "json": {"n": number, "even": number % 2 == 0},
+        }
+        for number in range(600)
+    ]
+    writer = write(tmp_path, rows, compression=compression, metadata={"a": 1})
+    (path,) = (str(tmp_path / record.path) for record in writer.shards)
+    tar = UNPACK[compression](Path(path).read_bytes())
+    (tmp_path / "plain.tar").write_bytes(tar)
+    reader = store_for(path).open(str(tmp_path / "plain.tar"))
+    scanned, written = (
+        index_shard(reader),
+        load_index(str(tmp_path / ".shoal/index" / f"{writer.shards[0].path}.arrow")),
+    )
+    reader.close()
+    assert written.keys.equals(scanned.keys)
+    for name, extents in scanned.fields.items():
+        assert all((getattr(written.fields[name], part) == getattr(extents, part)).all() for part in PARTS)
+    assert {name: column.to_pylist() for name, column in written.columns.items()} == {
+        name: column.to_pylist() for name, column in scanned.columns.items()
+    }
+    assert written.blocks.offsets[-1] == scanned.blocks.offsets[-1]
+    assert [
+        zlib.crc32(tar[start:stop]) for start, stop in itertools.pairwise(written.blocks.offsets.tolist())
+    ] == written.blocks.crcs.tolist()
+    assert len(written.blocks) > 3
+    assert plain(read_all(tmp_path)) == [encoded(row) for row in rows]
 
 
 @pytest.mark.parametrize("compression", EVERY)

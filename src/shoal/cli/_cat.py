@@ -61,7 +61,7 @@ def _position_of(dataset: Dataset[Any], which: str, is_position: bool) -> int:
     if is_position and not is_number:
         raise OptionError("a position is a whole number", expected="such as 0 or -1", found=repr(which))
     try:
-        return int(which) if is_position else dataset.source.find(which)
+        return int(which) if is_position else dataset.position_of(which)
     except SampleKeyError:
         if not is_number:
             raise

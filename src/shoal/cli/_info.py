@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from collections.abc import Sequence
+from typing import Annotated, Any
 
-from shoal.dataset import Dataset
+import typer
+
+from shoal.dataset import ColumnSummary, Dataset
 from shoal.errors import ShoalError
 from shoal.shard import Manifest, ShardRecord, ShardSource, record_of, split_of
 
@@ -16,7 +19,14 @@ from ._output import print_facts, print_json, print_table, print_text, show_byte
 __all__ = ["describe", "info"]
 
 
-def info(path: PathArgument, split: SplitOption = None, as_json: JsonOption = False) -> None:
+DescribeOption = Annotated[
+    bool, typer.Option("--describe", help="Also ranges, means and commonest values of each metadata column.")
+]
+
+
+def info(
+    path: PathArgument, split: SplitOption = None, with_values: DescribeOption = False, as_json: JsonOption = False
+) -> None:
     """Say what a dataset is: splits, sizes, fields, metadata.
 
     Where there is a manifest nothing else is read but one shard's index. Tars without one are indexed once, and the
@@ -27,9 +37,14 @@ def info(path: PathArgument, split: SplitOption = None, as_json: JsonOption = Fa
       shoal info data/
       shoal info 'data/train-{000000..000099}.tar'
       shoal info data/ --split validation --json
+      shoal info data/ --describe
     """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
-    facts = describe(Dataset(path, split=split), path, split, quiet=as_json)
-    print_json(facts) if as_json else _print(facts)
+    dataset = Dataset(path, split=split)
+    facts = describe(dataset, path, split, quiet=as_json)
+    summary = dataset.describe() if with_values else None
+    if summary is not None:
+        facts["values"] = summary.to_dict()["columns"]
+    print_json(facts) if as_json else _print(facts, () if summary is None else summary.columns)
 
 
 def describe(dataset: Dataset[Any], path: str, split: str | None, *, quiet: bool) -> dict[str, Any]:
@@ -52,6 +67,7 @@ def describe(dataset: Dataset[Any], path: str, split: str | None, *, quiet: bool
         "splits": {name: _totals(listed) for name, listed in splits.items()},
         "fields": fields,
         "columns": _columns(source),
+        "tombstones": len(dataset.tombstones),
         "metadata": {} if source.manifest is None else source.manifest.metadata,
     }
 
@@ -95,13 +111,14 @@ def _columns(source: ShardSource) -> dict[str, str]:
     return {}
 
 
-def _print(facts: dict[str, Any]) -> None:
+def _print(facts: dict[str, Any], values: Sequence[ColumnSummary]) -> None:
     size = f"{show_bytes(facts['bytes'])}, {show_bytes(facts['mean_sample_bytes'])} a sample"
     print_facts(
         [
             ("path", facts["path"]),
             ("kind", f"{facts['kind']} ({facts['format']}{', with manifest' if facts['manifest'] else ''})"),
             ("size", f"{show_count(facts['samples'], 'sample')} in {show_count(facts['shards'], 'shard')}, {size}"),
+            *([("deleted", f"{show_count(facts['tombstones'], 'sample')} of them")] if facts["tombstones"] else []),
             ("compression", ", ".join(facts["compression"]) or "none"),
             *((f"metadata {name}", show_value(value)) for name, value in facts["metadata"].items()),
         ]
@@ -111,7 +128,11 @@ def _print(facts: dict[str, Any]) -> None:
     print_table(["split", "shards", "samples", "size"], rows, right=["shards", "samples", "size"])
     print_text("")
     print_table(["field", "samples", "size", "mean"], _field_rows(facts), right=["samples", "size", "mean"])
-    if facts["columns"]:
+    if values:
+        print_text("")
+        cells = [(one.name, one.type, f"{one.nulls:,}", f"{one.distinct:,}", one.shown) for one in values]
+        print_table(["column", "type", "nulls", "distinct", "values"], cells, right=["nulls", "distinct"])
+    elif facts["columns"]:
         print_text("")
         print_table(["column", "type"], list(facts["columns"].items()))
 

@@ -4,6 +4,7 @@
 
     _codec      what a codec is          _registry   which one a name chooses, and how users add theirs
     _form       "rgb8", "audio", ...     _spec       what to decode, as a value
+    _framework _frameworks _jax _tf      tensors that are handed out
     _resolve    decode, decoders, encode, encoders: all the rest meets here
     _text _json _msgpack _cbor _pickle _array _npz _tenbin _torch _image_decode _image_encode _audio _video
 
@@ -19,8 +20,10 @@ from __future__ import annotations
 from shoal.codec._array import array_view, as_array, decode_npy, encode_npy
 from shoal.codec._audio import Audio
 from shoal.codec._codec import Buffer, Codec, Decoder, EncodeOptions, Encoder, Limits
+from shoal.codec._framework import Framework
+from shoal.codec._frameworks import framework, framework_of
 from shoal.codec._registry import codec_for, register_codec
-from shoal.codec._resolve import decode, decoders, encode, encoders
+from shoal.codec._resolve import decode, decoders, encode, encoders, unmatched
 from shoal.codec._spec import DecodeSpec, decode_spec
 from shoal.codec._video import Clip, Video
 
@@ -33,6 +36,7 @@ __all__ = [
     "Decoder",
     "EncodeOptions",
     "Encoder",
+    "Framework",
     "Limits",
     "Video",
     "array_view",
@@ -45,5 +49,8 @@ __all__ = [
     "encode",
     "encode_npy",
     "encoders",
+    "framework",
+    "framework_of",
     "register_codec",
+    "unmatched",
 ]

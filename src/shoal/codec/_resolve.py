@@ -14,7 +14,7 @@ from shoal.codec._spec import Choice, DecodeSpec, Handler
 from shoal.codec._video import Clip, video_decoder
 from shoal.errors import CodecError, DecodeError, EncodeError, MissingExtraError, OptionError
 
-__all__ = ["decode", "decoders", "encode", "encoders"]
+__all__ = ["decode", "decoders", "encode", "encoders", "unmatched"]
 
 _DEFAULT_OPTIONS = EncodeOptions()
 
@@ -57,7 +57,26 @@ def decoders(spec: DecodeSpec, fields: Iterable[str]) -> dict[str, Decoder]:
     return {field: decoder for field, decoder in found.items() if decoder is not None}
 
 
+def unmatched(spec: DecodeSpec, fields: Iterable[str]) -> tuple[str, ...]:
+    """The fields that ``spec`` chooses something for and that are none of these.
+
+    An extension that has a codec is not meant for one dataset, so it is not among them.
+
+    Example:
+        >>> from shoal.codec import decode_spec
+        >>> unmatched(decode_spec({"jpgg": "rgb8", "png": "rgb8"}), ["jpg", "json"])
+        ('jpgg',)
+    """
+    split = [split_field(field) for field in fields]
+    names = [parts for parts, _ in split] + [(*parts, "gz") for parts, gzipped in split if gzipped]
+    meant = {".".join(pattern): pattern for pattern, _ in spec.fields}
+    named = {name: pattern for name, pattern in meant.items() if "." in name or codec_of(name) is None}
+    return tuple(name for name, one in named.items() if not any(parts[-len(one) :] == one for parts in names))
+
+
 def _decoder(spec: DecodeSpec, field: str) -> Decoder | None:
+    if spec.only is not None and field not in spec.only:
+        return None
     parts, gzipped = split_field(field)
     try:
         found = _plain_decoder(spec, field, parts, gzipped)

@@ -32,6 +32,7 @@ class DecodeSpec:
         steps: Forms, extensions, clips and handlers, tried in order; the first that gives a value wins.
         limits: What decoding may do.
         on_decode_error: What a field that does not decode becomes: an error, or its bytes.
+        only: The fields that are decoded at all; None for all of them.
     """
 
     automatic: bool = True
@@ -39,6 +40,7 @@ class DecodeSpec:
     steps: tuple[str | Clip | Handler, ...] = ()
     limits: Limits = _DEFAULT_LIMITS
     on_decode_error: OnDecodeError = "raise"
+    only: frozenset[str] | None = None
 
     def choice_for(self, parts: tuple[str, ...]) -> Choice | None:
         """The choice for a field's own name, or None."""

@@ -2,23 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from shoal.errors import OptionError
-from shoal.load import PayloadRun, Ragged, SampleBatch, TypedColumns
-from shoal.sample import is_record
-from shoal.shard import RawField, ShardSource, join_raw
+from shoal.load import (
+    Learnt,
+    PayloadReader,
+    PayloadRun,
+    Ragged,
+    SampleBatch,
+    TypedColumns,
+    shared_buffers,
+    window_run,
+)
+from shoal.sample import DictSample, is_record
+from shoal.shard import ShardSource
 
-__all__ = ["batch_of", "check_batch_size", "in_batches", "raw_ordered", "raw_shuffled", "typed_batches"]
+__all__ = [
+    "TypedOptions",
+    "batch_of",
+    "check_batch_size",
+    "in_batches",
+    "ordered_batches",
+    "shuffled_batches",
+]
 
 Int64 = npt.NDArray[np.int64]
+Span = tuple[int, int, int]
+"""Shard, first row, and the row after the last."""
 
 WINDOW_BLOCKS = 32
 """How many blocks are mixed at a time; a dataset that fits is shuffled as a whole."""
+_MOST_ROWS = 4096
+_HELD_BYTES = 32 << 20
+_READ_THREADS = 2
+"""How many read a batch of large arrays: one is held up by memory, more gain little."""
+
+
+@dataclass(frozen=True, slots=True)
+class TypedOptions:
+    """What batches of typed samples are to be."""
+
+    sample_type: type[Any]
+    batch_size: int
+    drop_last: bool
+    ragged: Ragged
 
 
 def check_batch_size(batch_size: int) -> int:
@@ -43,13 +76,13 @@ def in_batches(samples: Iterable[Any], batch_size: int, drop_last: bool, ragged:
 
 
 def batch_of(samples: list[Any], ragged: Ragged) -> Any:
-    """One batch: a SampleBatch of typed samples, a dict of columns of dicts, a list of anything else."""
-    if isinstance(samples[0], dict):
+    """One batch: a SampleBatch of typed samples, a dict of columns where they have no type, a list of anything else."""
+    if isinstance(samples[0], (dict, DictSample)):
         return _columns(samples)
     return SampleBatch.of(samples, ragged=ragged) if is_record(type(samples[0])) else samples
 
 
-def _columns(samples: list[dict[str, Any]]) -> dict[str, Any]:
+def _columns(samples: list[Mapping[str, Any]]) -> dict[str, Any]:
     names = dict.fromkeys(name for sample in samples for name in sample)
     return {name: _stacked([sample.get(name) for sample in samples]) for name in names}
 
@@ -63,48 +96,153 @@ def _stacked(values: list[Any]) -> Any:
     return np.stack(values) if alike else values
 
 
-def typed_batches(
-    runs: Iterable[tuple[RawField, Int64 | None]],
-    sample_type: type[Any],
-    batch_size: int,
-    drop_last: bool,
-    ragged: Ragged,
+def ordered_batches(
+    source: ShardSource, field: str, rows: Int64 | None, options: TypedOptions
 ) -> Iterator[SampleBatch[Any]]:
+    """Batches of typed samples as they lie, or of some samples in the order given; few are held at once."""
+    learnt = Learnt(options.sample_type)
+    reader = _direct_reader(source, field, rows, learnt)
+    if reader is not None:
+        chosen = iter([np.arange(len(source)) if rows is None else rows])
+        yield from _direct_batches(reader, chosen, options)
+    elif rows is None:
+        yield from _cut(((PayloadRun(raw, learnt), None) for raw in source.raw_stream(field)), options)
+    elif _by_block(source, rows):
+        kept = ((span, _kept(source, span, rows)) for span in _spans(source, field))
+        yield from _cut(
+            ((_span_run(source, span, field, learnt), order) for span, order in kept if len(order)), options
+        )
+    else:
+        yield from _cut(_row_runs(source, field, rows, learnt), options)
+
+
+def shuffled_batches(
+    source: ShardSource, field: str, seed: int, rows: Int64 | None, options: TypedOptions
+) -> Iterator[SampleBatch[Any]]:
+    """Batches of typed samples in a random order: blocks are permuted, and the samples of each window of blocks mixed.
+
+    Where few samples are wanted they are permuted as a whole, since blocks would be read for little. The order depends
+    on the seed alone, not on how the samples are read.
+    """
+    if rows is not None and not _by_block(source, rows):
+        yield from ordered_batches(source, field, np.random.default_rng(seed).permutation(rows), options)
+        return
+    learnt, buffers = Learnt(options.sample_type), shared_buffers()
+    reader = _direct_reader(source, field, rows, learnt)
+    windows = _windows(source, field, seed, rows)
+    if reader is not None:
+        numbers = (_numbers(source, spans)[order] for spans, order in windows)
+        yield from _direct_batches(reader, numbers, options)
+    else:
+        runs = ((window_run(source, spans, field, learnt, buffers), order) for spans, order in windows)
+        yield from _cut(runs, options)
+
+
+def _direct_reader(
+    source: ShardSource, field: str, rows: Int64 | None, learnt: Learnt[Any]
+) -> PayloadReader[Any] | None:
+    """A reader by number, where the first sample has arrays so large that they are read straight into their batch."""
+    first = 0 if rows is None else int(rows[0]) if len(rows) else -1
+    reader = PayloadReader(source, field, learnt, threads=_READ_THREADS)
+    return reader if 0 <= first < len(source) and reader.is_direct(first) else None
+
+
+def _spans(source: ShardSource, field: str) -> list[Span]:
+    return [(number, *span) for number in range(len(source.shards)) for span in source.shard(number).spans([field])]
+
+
+def _span_run(source: ShardSource, span: Span, field: str, learnt: Learnt[Any]) -> PayloadRun[Any]:
+    number, start, stop = span
+    return PayloadRun(source.shard(number).raw_span(start, stop, field), learnt)
+
+
+def _by_block(source: ShardSource, rows: Int64) -> bool:
+    """Whether a view has enough of its dataset, and in order, to be read by whole blocks."""
+    return 4 * len(rows) > len(source) and bool((rows[1:] > rows[:-1]).all())
+
+
+def _kept(source: ShardSource, span: Span, rows: Int64 | None) -> Int64:
+    """Which samples of a span are wanted, counted from its first."""
+    number, start, stop = span
+    if rows is None:
+        return np.arange(stop - start)
+    first = int(source.starts[number]) + start
+    low, high = np.searchsorted(rows, (first, first + stop - start))
+    return rows[low:high] - first
+
+
+def _windows(source: ShardSource, field: str, seed: int, rows: Int64 | None) -> Iterator[tuple[list[Span], Int64]]:
+    """The spans of each window, and which of their samples come, in which order."""
+    spans = [(span, _kept(source, span, rows)) for span in _spans(source, field)]
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(len(spans)).tolist()
+    for at in range(0, len(order), WINDOW_BLOCKS):
+        window = [spans[place] for place in order[at : at + WINDOW_BLOCKS] if len(spans[place][1])]
+        if window:
+            sizes = [stop - start for (_, start, stop), _ in window]
+            firsts = np.cumsum([0, *sizes[:-1]])
+            wanted = np.concatenate([kept + first for (_, kept), first in zip(window, firsts, strict=True)])
+            yield [span for span, _ in window], wanted[rng.permutation(len(wanted))]
+
+
+def _numbers(source: ShardSource, spans: list[Span]) -> Int64:
+    return np.concatenate([np.arange(start, stop) + source.starts[number] for number, start, stop in spans])
+
+
+def _row_runs(
+    source: ShardSource, field: str, rows: Int64, learnt: Learnt[Any]
+) -> Iterator[tuple[PayloadRun[Any], Int64]]:
+    """Some samples, as many at a time as is good to hold: read as they lie, and each part's order."""
+    step = _rows_at_once(source, field, rows)
+    for at in range(0, len(rows), step):
+        lying, order = np.unique(rows[at : at + step], return_inverse=True)
+        yield PayloadRun(source.raw_rows(lying, field), learnt), order
+
+
+def _rows_at_once(source: ShardSource, field: str, rows: Int64) -> int:
+    """By the mean size of the first shard's."""
+    first = source.shard_of(int(rows[0])).index.fields.get(field) if len(rows) else None
+    mean = int(first.size.mean()) if first is not None and len(first.size) else 0
+    return max(1, min(_MOST_ROWS, _HELD_BYTES // max(mean, 1)))
+
+
+def _direct_batches(
+    reader: PayloadReader[Any], runs: Iterator[Int64], options: TypedOptions
+) -> Iterator[SampleBatch[Any]]:
+    for numbers in _in_batches(runs, options):
+        yield SampleBatch(reader.read(numbers), ragged=options.ragged)
+
+
+def _in_batches(runs: Iterator[Int64], options: TypedOptions) -> Iterator[Int64]:
+    left = np.empty(0, np.int64)
+    for run in runs:
+        numbers = np.concatenate([left, run]) if len(left) else run
+        whole = len(numbers) // options.batch_size * options.batch_size
+        yield from (numbers[at : at + options.batch_size] for at in range(0, whole, options.batch_size))
+        left = numbers[whole:]
+    if len(left) and not options.drop_last:
+        yield left
+
+
+def _cut(runs: Iterable[tuple[PayloadRun[Any], Int64 | None]], options: TypedOptions) -> Iterator[SampleBatch[Any]]:
     """Payloads cut into batches, each run in the order given for it, or as it lies.
 
     A batch across a border is of two runs; nothing is copied to make it one.
     """
     held: list[tuple[PayloadRun[Any], slice | Int64]] = []
     count = 0
-    for raw, order in runs:
-        run, at = PayloadRun(raw, sample_type), 0
-        while count + len(run) - at >= batch_size:
-            stop = at + batch_size - count
-            yield SampleBatch(TypedColumns([*held, (run, _part(order, at, stop))]), ragged=ragged)
+    for run, order in runs:
+        at, length = 0, len(run) if order is None else len(order)
+        while count + length - at >= options.batch_size:
+            stop = at + options.batch_size - count
+            yield SampleBatch(TypedColumns([*held, (run, _part(order, at, stop))]), ragged=options.ragged)
             at, count, held = stop, 0, []
-        if at < len(run):
-            held.append((run, _part(order, at, len(run))))
-            count += len(run) - at
-    if held and not drop_last:
-        yield SampleBatch(TypedColumns(list(held)), ragged=ragged)
+        if at < length:
+            held.append((run, _part(order, at, length)))
+            count += length - at
+    if held and not options.drop_last:
+        yield SampleBatch(TypedColumns(list(held)), ragged=options.ragged)
 
 
 def _part(order: Int64 | None, start: int, stop: int) -> slice | Int64:
     return slice(start, stop) if order is None else order[start:stop]
-
-
-def raw_ordered(source: ShardSource, field: str, rows: Int64 | None) -> Iterator[tuple[RawField, None]]:
-    """Payloads as they lie, or those of some samples in the order given."""
-    runs = source.raw_stream(field) if rows is None else [source.raw_rows(rows, field)]
-    return ((run, None) for run in runs)
-
-
-def raw_shuffled(source: ShardSource, field: str, seed: int) -> Iterator[tuple[RawField, Int64]]:
-    """Payloads in a random order: blocks are permuted, and the samples of each window of blocks mixed."""
-    spans = [(number, *span) for number in range(len(source.shards)) for span in source.shard(number).spans([field])]
-    rng = np.random.default_rng(seed)
-    order = rng.permutation(len(spans)).tolist()
-    for at in range(0, len(order), WINDOW_BLOCKS):
-        window = [spans[place] for place in order[at : at + WINDOW_BLOCKS]]
-        raw = join_raw([source.shard(number).raw_span(start, stop, field) for number, start, stop in window])
-        yield raw, rng.permutation(len(raw))

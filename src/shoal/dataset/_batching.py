@@ -2,28 +2,60 @@
 
 from __future__ import annotations
 
+import itertools
 import secrets
 from collections.abc import Iterator
-from typing import Any, TypeVar, cast
+from typing import Any, Never, TypeAlias, TypedDict, TypeVar, Unpack, cast, overload
 
 import numpy as np
 
-from shoal.load import Ragged
+from shoal.load import Ragged, SampleBatch
 from shoal.sample import is_record
 from shoal.shard import ShardSource
 
-from ._batches import check_batch_size, in_batches, raw_ordered, raw_shuffled, typed_batches
-from ._core import Core
+from ._batches import TypedOptions, check_batch_size, in_batches, ordered_batches, shuffled_batches
+from ._core import Core, Int64
+from ._formats_out import Formatting
 from ._reading import PAYLOAD
 
 __all__ = ["Batching"]
 
 T = TypeVar("T")
+OfScalars: TypeAlias = "Batching[str] | Batching[bytes] | Batching[int] | Batching[float] | Batching[bool]"
+
+
+class BatchOptions(TypedDict, total=False):
+    """What may be said about batches."""
+
+    drop_last: bool
+    ragged: Ragged
+
+
+class ShuffleOptions(BatchOptions, total=False):
+    """What may be said about batches in a random order."""
+
+    seed: int | None
 
 
 class Batching(Core[T]):
     """``ordered`` and ``shuffled``."""
 
+    @overload
+    def ordered(self, batch_size: None = None, **options: Unpack[BatchOptions]) -> Iterator[T]: ...
+    @overload  # of what is Any nothing is known; nothing else is also a Never
+    def ordered(self: Batching[Never], batch_size: int, **options: Unpack[BatchOptions]) -> Iterator[Any]: ...
+    @overload
+    def ordered(  # type: ignore[overload-overlap] # the more special come first
+        self: Batching[dict[str, Any]], batch_size: int, **options: Unpack[BatchOptions]
+    ) -> Iterator[dict[str, Any]]: ...
+    @overload
+    def ordered(  # type: ignore[overload-overlap] # as above
+        self: OfScalars, batch_size: int, **options: Unpack[BatchOptions]
+    ) -> Iterator[list[T]]: ...
+    @overload
+    def ordered(self, batch_size: int, **options: Unpack[BatchOptions]) -> Iterator[SampleBatch[T]]: ...
+    @overload
+    def ordered(self, batch_size: int | None, **options: Unpack[BatchOptions]) -> Iterator[Any]: ...
     def ordered(
         self, batch_size: int | None = None, *, drop_last: bool = False, ragged: Ragged = "list"
     ) -> Iterator[Any]:
@@ -34,12 +66,30 @@ class Batching(Core[T]):
         if batch_size is None:
             return iter(self)
         check_batch_size(batch_size)
+        if self._format is not None:
+            return self._formatted_batches(self._rows, batch_size, drop_last)
         source = self._raw_source()
         if source is None:
             return in_batches(iter(self), batch_size, drop_last, ragged)
-        runs = raw_ordered(source, PAYLOAD, self._rows)
-        return typed_batches(runs, self.sample_type, batch_size, drop_last, ragged)
+        options = TypedOptions(self.sample_type, batch_size, drop_last, ragged)
+        return ordered_batches(source, PAYLOAD, self._rows, options)
 
+    @overload
+    def shuffled(self, batch_size: None = None, **options: Unpack[ShuffleOptions]) -> Iterator[T]: ...
+    @overload  # of what is Any nothing is known; nothing else is also a Never
+    def shuffled(self: Batching[Never], batch_size: int, **options: Unpack[ShuffleOptions]) -> Iterator[Any]: ...
+    @overload
+    def shuffled(  # type: ignore[overload-overlap] # the more special come first
+        self: Batching[dict[str, Any]], batch_size: int, **options: Unpack[ShuffleOptions]
+    ) -> Iterator[dict[str, Any]]: ...
+    @overload
+    def shuffled(  # type: ignore[overload-overlap] # as above
+        self: OfScalars, batch_size: int, **options: Unpack[ShuffleOptions]
+    ) -> Iterator[list[T]]: ...
+    @overload
+    def shuffled(self, batch_size: int, **options: Unpack[ShuffleOptions]) -> Iterator[SampleBatch[T]]: ...
+    @overload
+    def shuffled(self, batch_size: int | None, **options: Unpack[ShuffleOptions]) -> Iterator[Any]: ...
     def shuffled(
         self,
         batch_size: int | None = None,
@@ -51,11 +101,28 @@ class Batching(Core[T]):
         """Samples, or batches of them, in a random order, each once. A drawn seed is kept as ``seed``."""
         self.seed = secrets.randbits(32) if seed is None else seed
         source = self._raw_source()
-        if batch_size is not None and source is not None and self._rows is None:
-            runs = raw_shuffled(source, PAYLOAD, self.seed)
-            return typed_batches(runs, self.sample_type, check_batch_size(batch_size), drop_last, ragged)
-        samples = self._walk(np.random.default_rng(self.seed).permutation(self.numbers))
+        if batch_size is not None and source is not None:
+            options = TypedOptions(self.sample_type, check_batch_size(batch_size), drop_last, ragged)
+            return shuffled_batches(source, PAYLOAD, self.seed, self._rows, options)
+        order = np.random.default_rng(self.seed).permutation(self.numbers)
+        if batch_size is not None and self._format is not None:
+            return self._formatted_batches(order, check_batch_size(batch_size), drop_last)
+        samples = self._walk(order)
         return samples if batch_size is None else in_batches(samples, check_batch_size(batch_size), drop_last, ragged)
+
+    def _formatted_batches(self, chosen: Int64 | None, batch_size: int, drop_last: bool) -> Iterator[Any]:
+        """Batches in the format that samples are handed out in."""
+        form, runs = cast(Formatting, self._format), self._stored_runs(chosen, self.errors)
+        samples = (sample for run in runs for sample in self._before_format(run))
+        while held := list(itertools.islice(samples, batch_size)):
+            if len(held) == batch_size or not drop_last:
+                yield form.batch(held, None)
+        self.errors.tell()
+
+    @property
+    def raw_source(self) -> ShardSource | None:
+        """The source, where batches can be gathered from its payloads as they are; for who reads it by number."""
+        return self._raw_source()
 
     def _raw_source(self) -> ShardSource | None:
         """The source, where batches can be gathered from its payloads as they are."""

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import functools
 import operator
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from shoal.errors import FieldError, OptionError, SampleKeyError, TarError
+from shoal.errors import FieldError, OptionError, SampleKeyError, ShardIndexError, TarError
 from shoal.sample import is_record, schema_of
 from shoal.schema import Schema
-from shoal.shard import Decoders, ErrorLog, Sample, ShardSource, Source
+from shoal.shard import Decoders, ErrorLog, Pick, Sample, ShardSource, Source
 
-from ._decoding import LazyDecoders
-from ._description import Description, Opened
+from ._column_steps import EVERYTHING, Wanted, names_after, wanted_by
+from ._decoding import LazyDecoders, refuse_unmatched
+from ._description import Description, Opened, Step
+from ._formats_out import Formatting, format_of
+from ._identity import Finished, HasColumns
+from ._needs import fields_looked_at
 from ._positions import positions_in, wrapped
 from ._reading import PAYLOAD, Reading, finished, reading_for, stored_type_of
+from ._shown import shown_dataset, with_step
 
 if TYPE_CHECKING:
     from ._dataset import Dataset
@@ -32,13 +39,17 @@ Int64 = npt.NDArray[np.int64]
 _READ_ROWS = 256
 
 
+def _as_it_is(sample: Any) -> Any:
+    return sample
+
+
 class Core(Generic[T]):
     """What every verb stands on: the samples of a source that are in view, by position, by key, in order."""
 
     _description: Description
     _opened: Opened
-    _rows: Int64 | None
-    """The numbers of the samples in view, in order; None for all of the source."""
+    _chosen: Int64 | None
+    """The numbers of the samples that verbs chose, in order; None where none did."""
     errors: ErrorLog
     """What was passed over so far."""
     seed: int | None
@@ -47,25 +58,56 @@ class Core(Generic[T]):
     def _begin(self, description: Description, opened: Opened | None = None) -> None:
         self._description = description
         self._opened = Opened(description) if opened is None else opened
-        self._rows = None
+        self._chosen = None
         self.errors = ErrorLog(description.policy)
         self.seed = None
 
-    def _view(self, *, rows: Int64 | None = None, **changes: Any) -> Dataset[Any]:
-        """This dataset seen otherwise; the source stays open and shared."""
+    def _view(
+        self, *, rows: Int64 | None = None, whole: bool = False, step: Step | None = None, **changes: Any
+    ) -> Dataset[Any]:
+        """This dataset seen otherwise; the source stays open and shared.
+
+        ``whole`` forgets what was chosen before. ``step`` says what led there; without it, that is told from the
+        changes.
+        """
         view: Core[Any] = object.__new__(type(self))
-        view._begin(replace(self._description, **{"stored_type": self._asked_type, **changes}), self._opened)
-        view._rows = self._rows if rows is None else rows
+        if rows is not None or whole:
+            changes.setdefault("mixture", None)
+        changed = replace(self._description, **{"stored_type": self._asked_type, **changes})
+        view._begin(with_step(changed, self._description, step, rows), self._opened)
+        view._chosen = self._chosen if rows is None and not whole else rows
         return cast("Dataset[Any]", view)  # nobody holds a Core that is not one
+
+    def _another(self, description: Description) -> Dataset[Any]:
+        """A dataset of the same class, of another description."""
+        other: Core[Any] = object.__new__(type(self))
+        other._begin(description)
+        return cast("Dataset[Any]", other)
+
+    @property
+    def described(self) -> Description:
+        """What it is, as a value; nothing is opened for it."""
+        return replace(self._description, stored_type=self._asked_type)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all samples of the source are in view, in its order."""
+        return self._rows is None
+
+    @property
+    def _rows(self) -> Int64 | None:
+        """The numbers of the samples in view, in order; None for all of the source."""
+        return self._opened.living if self._chosen is None else self._chosen
 
     def __getstate__(self) -> dict[str, Any]:
         """What is said, not what is open: another process opens its own files."""
-        described = replace(self._description, stored_type=self._asked_type)
-        return {"description": described, "rows": self._rows, "seed": self.seed}
+        # Numbers mean something only in the source they were counted in.
+        identity = None if self._chosen is None else self._opened.identity
+        return {"description": self.described, "rows": self._chosen, "seed": self.seed, "identity": identity}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._begin(state["description"])
-        self._rows = state["rows"]
+        self._begin(state["description"], Opened(state["description"], state["identity"]))
+        self._chosen = state["rows"]
         self.seed = state["seed"]
 
     @property
@@ -83,7 +125,25 @@ class Core(Generic[T]):
 
     @functools.cached_property
     def _reading(self) -> Reading:
-        return reading_for(self.source, stored_type_of(self.source, self._asked_type))
+        if isinstance(self.source, Finished):
+            kind = self._asked_type or self.source.finished_type
+            return Reading(kind, None, False, None if kind is dict else _as_it_is)
+        stored = stored_type_of(self.source, self._asked_type)
+        looked_at = fields_looked_at(stored, self._description.stages)
+        return reading_for(self.source, stored, looked_at, writable=self._description.writable)
+
+    @functools.cached_property
+    def _reader(self) -> Source:
+        """The source, which reads of each shard what samples of the type need."""
+        source, pick = self.source, self._reading.pick or self._pick
+        return source.picking(pick) if pick is not None and isinstance(source, ShardSource) else source
+
+    @property
+    def _pick(self) -> Pick | None:
+        """Says of each shard which fields of plain samples the stages look at; None for all of them."""
+        wanted = wanted_by(self._description.stages)
+        plain = self._reading.convert is None and wanted != EVERYTHING
+        return partial(_those_in, wanted) if plain else None
 
     @property
     def sample_type(self) -> type[T]:
@@ -97,27 +157,33 @@ class Core(Generic[T]):
 
     def __len__(self) -> int:
         self._refuse_filtered("a length")
-        return len(self.source) if self._rows is None else len(self._rows)
+        try:
+            return len(self.source) if self._rows is None else len(self._rows)
+        except (TarError, ShardIndexError) as error:
+            if not self.errors.goes_on:
+                raise
+            # A TypeError, since list() and the like ask for a length first and go on without when there is none.
+            raise TypeError(f"a damaged dataset has not a length before it is read: {error}") from error
 
     def __repr__(self) -> str:
-        path = self._description.path
-        shown = (
-            os.fspath(path) if isinstance(path, (str, os.PathLike)) else list(path) if isinstance(path, tuple) else path
-        )
-        return f"Dataset({shown!r})"
+        """What it is, without opening anything."""
+        return shown_dataset(self._description, self._opened, self._chosen)
 
     @functools.cached_property
     def _decoders(self) -> Decoders:
-        return LazyDecoders(
-            self._description.spec, but=PAYLOAD if self._reading.convert and self._reading.packed else None
-        )
+        payload = PAYLOAD if self._reading.convert and self._reading.packed else None
+        if payload is None:
+            refuse_unmatched(self._description.spec, self.source)
+        return LazyDecoders(self._description.spec, payload, writable=self._description.writable)
 
     @functools.cached_property
     def _fields(self) -> tuple[str, ...] | None:
         if self._reading.fields is not None:
             return self._reading.fields
         self._refuse_unknown(self._description.fields or ())
-        return self._description.fields
+        if self._pick is None or (self._description.fields is None and isinstance(self.source, ShardSource)):
+            return self._description.fields
+        return tuple(self._pick(dict.fromkeys(self._description.fields or self.source.fields, False)) or ())
 
     def _refuse_unknown(self, names: Sequence[str]) -> None:
         if isinstance(names, str):
@@ -134,18 +200,54 @@ class Core(Generic[T]):
 
     def _walk(self, chosen: Int64 | None) -> Iterator[T]:
         log = self.errors
-        if chosen is None:
-            runs = self.source.stream(self._fields, self._decoders, log)
-        else:
-            parts = (chosen[at : at + _READ_ROWS] for at in range(0, len(chosen), _READ_ROWS))
-            runs = (self._read_sound(rows, log) for rows in parts)
         try:
-            for run in runs:
+            for run in self._stored_runs(chosen, log):
                 yield from self._finished(run)
         except GeneratorExit:  # the caller had enough: what was passed over until then is told too
             log.tell()
             raise
         log.tell()
+
+    def _stored_runs(self, chosen: Int64 | None, log: ErrorLog) -> Iterator[list[Sample]]:
+        """Samples as they are stored, a run at a time; ``log`` lets damage pass."""
+        if chosen is None:
+            return self._reader.stream(self._fields, self._decoders, log)
+        if self._is_nearly_all(chosen) and not log.goes_on:
+            return self._stored_but_for(chosen, log)
+        parts = (chosen[at : at + _READ_ROWS] for at in range(0, len(chosen), _READ_ROWS))
+        return (self._read_sound(rows, log) for rows in parts)
+
+    def _is_nearly_all(self, chosen: Int64) -> bool:
+        """Whether it is quicker to read everything and leave some out, as where a few samples were deleted."""
+        most = isinstance(self.source, ShardSource) and 4 * len(chosen) > 3 * len(self.source)
+        return most and bool((chosen[1:] > chosen[:-1]).all())
+
+    def _stored_but_for(self, chosen: Int64, log: ErrorLog) -> Iterator[list[Sample]]:
+        start = 0
+        for run in self._reader.stream(self._fields, self._decoders, log):
+            low, high = np.searchsorted(chosen, (start, start + len(run)))
+            kept = (chosen[low:high] - start).tolist()
+            start += len(run)
+            if kept:
+                yield run if len(kept) == len(run) else [run[at] for at in kept]
+
+    def runs(self, log: ErrorLog | None = None) -> Iterator[list[T]]:
+        """All samples in order, in lists as long as is good to read at once; ``log`` takes what is passed over."""
+        return map(self._finished, self._stored_runs(self._rows, self.errors if log is None else log))
+
+    def samples_at(self, positions: Int64) -> list[T]:
+        """The samples at these positions, in this order: always a list, whatever format batches have."""
+        return self._finished(self._read(self._numbers(positions)))
+
+    @property
+    def stored(self) -> Dataset[Any]:
+        """The same samples without ``map``, ``filter`` and format."""
+        return cast("Dataset[Any]", self) if not self._description.stages else self._view(stages=(), sample_type=None)
+
+    def stored_at(self, positions: Int64) -> list[Any]:
+        """The samples at these positions before ``map`` and ``filter``, with the fields that those look at."""
+        rows = positions if self._rows is None else self._rows[positions]
+        return finished(self._read(rows), self._reading, ())
 
     def _read_sound(self, rows: Int64, log: ErrorLog) -> list[Sample]:
         """These samples, without those whose damage ``log`` lets pass."""
@@ -158,15 +260,47 @@ class Core(Generic[T]):
         return [sample for row in rows for sample in self._read_sound(np.array([row]), log)]
 
     def _read(self, rows: Int64) -> list[Sample]:
-        return self.source.read(rows, self._fields, self._decoders)
+        return self._reader.read(rows, self._fields, self._decoders)
 
     def _finished(self, samples: list[Sample]) -> list[T]:
         if self._reading.convert is None and not self._description.stages:
             return cast("list[T]", samples)
         return finished(samples, self._reading, self._description.stages)
 
+    @property
+    def _format(self) -> Formatting | None:
+        """The format that samples are handed out in."""
+        return format_of(self._description.stages)
+
+    def _before_format(self, samples: list[Sample]) -> list[Any]:
+        """Samples through all stages but the format."""
+        stages = self._description.stages
+        return finished(samples, self._reading, stages if self._format is None else stages[:-1])
+
+    def _several(self, samples: list[Sample]) -> Any:
+        """A list of samples; one batch of them where they have a format."""
+        form = self._format
+        return self._finished(samples) if form is None else form.batch(self._before_format(samples), self._columns())
+
+    def _columns(self, *, complete: bool = False) -> tuple[str, ...] | None:
+        """The columns of samples, ``__key__`` and ``__url__`` among those of dicts; None where they are not known.
+
+        Fields are those of the first shard, unless ``complete``, for which all are asked.
+        """
+        return names_after(self._description.stages, self._stored_columns(complete))
+
+    def _stored_columns(self, complete: bool) -> tuple[str, ...] | None:
+        reading, source = self._reading, self.source
+        if is_record(reading.sample_type):
+            return tuple(schema_of(reading.sample_type).names)
+        if reading.convert is not None or reading.sample_type is not dict:
+            return None
+        known = source.first_fields if isinstance(source, ShardSource) and not complete else source.fields
+        chosen = self._description.fields
+        return ("__key__", "__url__", *(name for name in known if chosen is None or name in chosen))
+
     @overload
-    def __getitem__(self, item: int | str) -> T: ...
+    def __getitem__(self, item: int | np.integer[Any] | str) -> T: ...
     @overload
     def __getitem__(self, item: slice | Sequence[int] | npt.NDArray[Any]) -> list[T]: ...
     def __getitem__(self, item: Any) -> Any:
@@ -175,7 +309,7 @@ class Core(Generic[T]):
             return self.get(item)
         if isinstance(item, (int, np.integer)) or getattr(item, "ndim", None) == 0:  # a tensor's item, too
             return self._finished(self._read(self._number(operator.index(item))))[0]
-        return self._finished(self._read(self._numbers(positions_in(item, len(self)))))
+        return self._several(self._read(self._numbers(positions_in(item, len(self)))))
 
     def _number(self, position: int) -> Int64:
         """The number of one sample, without the price of arrays."""
@@ -197,11 +331,21 @@ class Core(Generic[T]):
             raise SampleKeyError("a key is text", expected="str", found=f"{type(key).__name__} {key!r}")
         return self._finished(self._read(np.array([self._number_of(key)])))[0]
 
+    def position_of(self, key: str) -> int:
+        """The position of the sample with this key. Raises SampleKeyError."""
+        self._refuse_filtered("positions")
+        number = self._number_of(key)
+        return number if self._rows is None else int(np.argmax(self._rows == number))
+
     def _number_of(self, key: str) -> int:
         number = self.source.find(key)
-        if self._rows is not None and number not in self._rows:
+        if self._rows is None or number in self._rows:
+            return number
+        # Another sample may have the same key, and be in view.
+        at = int(pc.index(self.key_column(), pa.scalar(key)).as_py())
+        if at < 0:
             raise SampleKeyError("the sample with this key is not in this view", found=repr(key))
-        return number
+        return int(self._rows[at])
 
     def __contains__(self, key: object) -> bool:
         """Whether a sample has this key."""
@@ -213,6 +357,13 @@ class Core(Generic[T]):
     def keys(self) -> list[str]:
         """The keys of all samples, in order."""
         return self.source.keys(self.numbers)
+
+    def key_column(self) -> pa.ChunkedArray:
+        """The keys of all samples, in order, as an Arrow column: cheap for millions."""
+        if not isinstance(self.source, HasColumns):
+            return pa.chunked_array([pa.array(self.keys(), pa.string())])
+        keys = self.source.table(["__key__"]).column(0)
+        return keys if self._rows is None else keys.take(pa.array(self._rows))
 
     @property
     def numbers(self) -> Int64:
@@ -227,12 +378,14 @@ class Core(Generic[T]):
     def fields(self) -> tuple[str, ...]:
         """The fields samples have."""
         chosen = self._description.fields
-        return tuple(name for name in self.source.fields if chosen is None or name in chosen)
+        stored = tuple(name for name in self.source.fields if chosen is None or name in chosen)
+        named = names_after(self._description.stages, stored) if self._reading.convert is None else None
+        return stored if named is None else named
 
     @property
     def column_names(self) -> tuple[str, ...]:
         """The metadata columns that ``where`` can ask about."""
-        return self.source.column_names() if isinstance(self.source, ShardSource) else ()
+        return self.source.column_names() if isinstance(self.source, HasColumns) else ()
 
     @property
     def shards(self) -> tuple[str, ...]:
@@ -248,3 +401,7 @@ class Core(Generic[T]):
     def _refuse_filtered(self, what: str) -> None:
         if any(stage.kind == "filter" for stage in self._description.stages):
             raise TypeError(f"a filtered dataset has not {what} before it is read; use .materialize() or .where()")
+
+
+def _those_in(wanted: Wanted, present: Mapping[str, bool]) -> tuple[str, ...]:
+    return tuple(name for name in present if name in wanted)

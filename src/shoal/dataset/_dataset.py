@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import Any, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from shoal.codec import decode_spec
 from shoal.errors import OptionError
@@ -13,15 +13,35 @@ from shoal.protocols import DataSource
 from shoal.shard import WEBDATASET_RULE, ErrorPolicy
 
 from ._batching import Batching
+from ._combine import Combining
 from ._description import DatasetOptions, Description, PathLike
-from ._views import Views
+from ._growth import Growth
+from ._shard_work import ShardWork
+from ._tables import Tables
+from ._verbs_huggingface import HuggingFaceVerbs
+from ._verbs_pipeline import PipelineVerbs
+from ._verbs_webdataset import WebDatasetVerbs
 
 __all__ = ["Dataset"]
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as DefaultTypeVar  # typing's has no default before Python 3.13
+
+    T = DefaultTypeVar("T", default=dict[str, Any])
+else:
+    T = TypeVar("T")
 
 
-class Dataset(Views[T], Batching[T]):
+class Dataset(
+    Combining[T],
+    Growth[T],
+    Batching[T],
+    WebDatasetVerbs[T],
+    HuggingFaceVerbs[T],
+    Tables[T],
+    ShardWork[T],
+    PipelineVerbs[T],
+):
     """Samples by position, by key, in order, in batches, or by query.
 
     ``path`` is a tar, a pattern (``data-{000000..000099}.tar``, ``*.tar``), a list of these, a folder, or a URL that a
@@ -32,7 +52,8 @@ class Dataset(Views[T], Batching[T]):
     bytes; ``False`` gives bytes; a spec such as ``"rgb8"``, ``"pil"`` or ``{"jpg": "numpy"}`` decodes more.
     ``verify`` checks all that is read against the index's checksums. ``on_error`` says what to do about damage:
     ``"raise"``, ``"skip"`` within ``error_budget``, or ``"quarantine"``, which also writes down what was passed over;
-    ``errors`` counts it.
+    ``errors`` counts it. Arrays are read-only views of the bytes that were read; ``writable`` makes copies of your own.
+    Samples that were deleted with ``tombstone`` are left out; ``tombstones=False`` shows them.
 
     ``Dataset[ImageSample](path)`` gives samples of that type, from ``.msgpack`` payloads or from plain fields by name.
     Without a type the manifest's schema makes one; else payloads are ``DictSample`` and anything else is a dict.
@@ -51,8 +72,10 @@ class Dataset(Views[T], Batching[T]):
 
     @overload
     def __init__(
-        self: Dataset[dict[str, Any]],
+        self,
         path: PathLike | Iterable[PathLike] | DataSource,
+        *,
+        sample_type: type[T],
         **options: Unpack[DatasetOptions],
     ) -> None: ...
     @overload
@@ -60,7 +83,7 @@ class Dataset(Views[T], Batching[T]):
         self,
         path: PathLike | Iterable[PathLike] | DataSource,
         *,
-        sample_type: type[T] | None = None,
+        sample_type: None = None,
         **options: Unpack[DatasetOptions],
     ) -> None: ...
     def __init__(
@@ -71,6 +94,11 @@ class Dataset(Views[T], Batching[T]):
         **options: Unpack[DatasetOptions],
     ) -> None:
         self._begin(_described(path, sample_type, **options))
+
+
+def _refuse_unless_bool(name: str, value: object) -> None:
+    if type(value) is not bool:
+        raise OptionError(f"{name} is yes or no", expected="True or False", found=repr(value))
 
 
 def _described(
@@ -86,8 +114,11 @@ def _described(
         raise OptionError(
             "this names no dataset", expected="a path, a pattern, a list of them or a DataSource", found=repr(path)
         )
+    _refuse_unless_bool("verify", options.get("verify", True))
+    _refuse_unless_bool("writable", options.get("writable", False))
+    _refuse_unless_bool("tombstones", options.get("tombstones", True))
     return Description(
-        path if isinstance(path, (str, os.PathLike, DataSource)) else tuple(path),
+        _at_home(path) if isinstance(path, (str, os.PathLike, DataSource)) else tuple(map(_at_home, path)),
         SourceOptions(options.get("split"), options.get("rule", WEBDATASET_RULE), options.get("verify", True)),
         options.get("format"),
         decode_spec(
@@ -98,4 +129,12 @@ def _described(
         ErrorPolicy(options.get("on_error", "raise"), options.get("error_budget"), options.get("quarantine")),
         None if fields is None else tuple(fields),
         sample_type,
+        tombstones=options.get("tombstones", True),
+        writable=options.get("writable", False),
     )
+
+
+def _at_home(path: Any) -> Any:
+    """A path with ``~`` as the user's own folder; URLs, patterns and objects as they are."""
+    text = path if isinstance(path, str) else os.fspath(path) if isinstance(path, os.PathLike) else ""
+    return os.path.expanduser(text) if text.startswith("~") else path

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 import numpy.typing as npt
 
 from shoal.errors import FieldError, OptionError
 
-from ._dataset import Dataset
 from ._where import Expression, Field
+
+if TYPE_CHECKING:
+    from ._dataset import Dataset
 
 __all__ = ["DatasetDict"]
 

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from shoal.errors import ShardIndexError, ShoalError, TarError
-from shoal.sample import DictSample, class_from_schema, from_fields, is_record, unpack
+from shoal.sample import (
+    DictSample,
+    class_from_schema,
+    fields_needed,
+    from_fields,
+    is_record,
+    partial_mapper,
+    partial_unpacker,
+    unpack,
+)
 from shoal.schema import schema_from_json
-from shoal.shard import Sample, ShardSource, Source
+from shoal.shard import Pick, Sample, ShardSource, Source
 
+from ._decoding import writable_copy
 from ._description import Stage
 
 __all__ = ["PAYLOAD", "Reading", "finished", "reading_for", "stored_type_of"]
@@ -30,6 +41,8 @@ class Reading:
     """Whether it reads payloads, so that batches can be gathered from them."""
     convert: Callable[[Sample], Any] | None
     """None when the dict itself is what was asked for."""
+    pick: Pick | None = None
+    """Says of each shard which fields it needs, where that depends on the fields that samples have."""
 
 
 def stored_type_of(source: Source, asked: type[Any] | None) -> type[Any]:
@@ -50,31 +63,51 @@ def _first_fields(source: Source) -> tuple[str, ...]:
         return ()
 
 
-def reading_for(source: Source, sample_type: type[Any]) -> Reading:
-    """How this source's samples are read as ``sample_type``."""
+def reading_for(
+    source: Source, sample_type: type[Any], looked_at: frozenset[str] | None = None, *, writable: bool = False
+) -> Reading:
+    """How this source's samples are read as ``sample_type``, of which perhaps only some fields are looked at."""
     packed = PAYLOAD in _first_fields(source)
     if sample_type is DictSample:
-        return Reading(sample_type, (PAYLOAD,), packed, lambda sample: DictSample.from_bytes(sample[PAYLOAD]))
+        return Reading(sample_type, (PAYLOAD,), packed, partial(_dict_sample, writable))
     if not is_record(sample_type):
         own = getattr(sample_type, "from_bytes", None) if packed and sample_type is not dict else None
         if own is not None:  # a class of the user's that packs itself
             return Reading(sample_type, (PAYLOAD,), True, lambda sample: own(sample[PAYLOAD]))
         return Reading(sample_type, None, False, None)
     if packed:
-        return Reading(sample_type, (PAYLOAD,), True, lambda sample: _unpacked(sample_type, sample))
-    return Reading(sample_type, None, False, lambda sample: _mapped(sample_type, sample))
+        read = None if looked_at is None else partial_unpacker(sample_type, looked_at, writable=writable)
+        whole = partial(unpack, sample_type, writable=writable)
+        return Reading(sample_type, (PAYLOAD,), True, partial(_unpacked, read or whole))
+    return _plain_reading(source, sample_type, looked_at)
 
 
-def _unpacked(sample_type: type[Any], sample: Sample) -> Any:
+def _plain_reading(source: Source, sample_type: type[Any], looked_at: frozenset[str] | None) -> Reading:
+    """From fields by name: those that the type does not have are not read."""
+    some = None if looked_at is None else partial_mapper(sample_type, looked_at)
+    convert = partial(_mapped, some or partial(from_fields, sample_type))
+    pick: Pick = partial(fields_needed, sample_type, looked_at if some else None)
+    if isinstance(source, ShardSource):
+        return Reading(sample_type, None, False, convert, pick)
+    wanted = pick(dict.fromkeys(source.fields, False))
+    return Reading(sample_type, None if wanted is None else tuple(wanted), False, convert)
+
+
+def _dict_sample(writable: bool, sample: Sample) -> DictSample:
+    found = DictSample.from_bytes(sample[PAYLOAD])
+    return DictSample(writable_copy(found.to_dict())) if writable else found
+
+
+def _unpacked(read: Callable[[bytes], Any], sample: Sample) -> Any:
     try:
-        return unpack(sample_type, sample[PAYLOAD])
+        return read(sample[PAYLOAD])
     except ShoalError as error:
         raise error.at(shard=sample["__url__"], key=sample["__key__"]) from error.__cause__
 
 
-def _mapped(sample_type: type[Any], sample: Sample) -> Any:
+def _mapped(read: Callable[[Sample], Any], sample: Sample) -> Any:
     try:
-        return from_fields(sample_type, sample)
+        return read(sample)
     except ShoalError as error:
         raise error.at(shard=sample["__url__"], key=sample["__key__"]) from error.__cause__
 

@@ -7,12 +7,14 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from shoal.errors import SchemaMismatchError, ShoalError, WriteError
-from shoal.sample import DictSample, is_record, pack, schema_of
+from shoal.errors import WriteError
+from shoal.sample import DictSample, is_record, schema_of
 from shoal.schema import schema_to_json
 from shoal.shard import ShardWriter
 
 from ._dataset import Dataset
+from ._shard_names import is_numbered, shard_pattern
+from ._stored_form import stored_form
 
 __all__ = ["write_samples"]
 
@@ -36,8 +38,16 @@ def write_samples(
     ``path`` names one tar (``data.tar``), numbered ones (``data-%06d.tar``), or a folder, which gets
     ``shard-%06d.tar``. A single tar becomes numbered ones when ``max_samples`` or ``max_bytes`` is given. Samples are
     taken one at a time and their keys are their numbers, so the same samples give the same bytes. All must be of one
-    type, which the manifest keeps. Raises WriteError when there are none, SchemaMismatchError, with the number and
-    the field, when one does not fit.
+    type, which the manifest keeps. Dicts keep their ``__key__``. ``compression`` is ``"gzip"`` or ``"zstd"``,
+    ``metadata`` goes into the manifest and each shard, ``split`` names the part of the dataset this is,
+    ``overwrite`` replaces a dataset that is there, once the new one is whole, and ``resume`` goes on after the finished
+    shards of a run that was interrupted.
+
+    Raises:
+        WriteError: There are no samples.
+        SchemaMismatchError: A sample does not fit its type, or is of another; ``key`` is its number, ``field`` the
+            path. Nothing of it is written, and no manifest.
+        ObjectExistsError: A dataset is there already.
 
     Example:
         >>> import numpy as np, shoal
@@ -54,11 +64,12 @@ def write_samples(
     first, rest = _peeked(samples)
     kind = type(first)
     typed = is_record(kind)
-    pattern = _pattern(os.fspath(path), max_samples, max_bytes)
+    packed = typed or issubclass(kind, DictSample)
+    pattern = shard_pattern(os.fspath(path), max_samples, max_bytes)
     writer = ShardWriter(
         pattern,
-        max_samples=max_samples or (1 << 62 if "%" not in pattern and "{" not in pattern else 10_000),
-        max_bytes=max_bytes or (1 << 62 if "%" not in pattern and "{" not in pattern else 1 << 30),
+        max_samples=max_samples or (10_000 if is_numbered(pattern) else 1 << 62),
+        max_bytes=max_bytes or (1 << 30 if is_numbered(pattern) else 1 << 62),
         compression=compression,
         metadata=metadata,
         schema=schema_to_json(schema_of(kind)) if typed else None,
@@ -68,7 +79,7 @@ def write_samples(
     )
     with writer:
         for number, sample in enumerate(itertools.chain([first], rest)):
-            writer.write(_stored(number, sample, kind, typed))
+            writer.write(stored_form(number, sample, kind) if packed else sample)
     return Dataset(writer.urls, sample_type=kind if typed else None)
 
 
@@ -78,25 +89,3 @@ def _peeked(samples: Iterable[T]) -> tuple[T, Iterator[T]]:
         return next(rest), rest
     except StopIteration:
         raise WriteError("there are no samples to write", expected="at least one") from None
-
-
-def _pattern(path: str, max_samples: int | None, max_bytes: int | None) -> str:
-    if not path.endswith(".tar"):
-        return f"{path.rstrip('/')}/shard-%06d.tar"
-    numbered = "%" in path or "{:" in path
-    if numbered or (max_samples is None and max_bytes is None):
-        return path
-    return path.removesuffix(".tar") + "-%06d.tar"
-
-
-def _stored(number: int, sample: Any, kind: type[Any], typed: bool) -> Any:
-    """The sample as the writer takes it: a payload under its number, or a dict as it is."""
-    if not typed and not isinstance(sample, DictSample):
-        return sample
-    if type(sample) is not kind:
-        found = type(sample).__name__
-        raise SchemaMismatchError(f"sample {number} is of another type", expected=kind.__name__, found=found)
-    try:
-        return f"{number:09d}", {"msgpack": pack(sample) if typed else sample.packed}
-    except ShoalError as error:
-        raise error.at(key=f"{number:09d}") from error.__cause__

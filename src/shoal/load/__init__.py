@@ -1,6 +1,45 @@
-"""Batches of typed samples: fields gathered from the shards' bytes, not decoded sample by sample."""
+"""The engine: a described pipeline over numbered samples -> batches, made ahead on threads, in an exact order.
+
+A batch goes this way: ``DataLoader.__iter__`` (`_loader`) asks its `Run` (`_run`) for an epoch; the head (`_head`)
+names units of work, which `_work` does on threads and gives back in order; for each unit the order says which samples,
+the source reads them, `_apply` maps them and `_collate` makes a batch of them; `_line_steps` does what looks at more
+than one element. `_place` knows where the caller is, so that it can be gone on with.
+"""
 
 from ._batch import SampleBatch
-from ._typed import PayloadRun, Ragged, TypedColumns
+from ._buffers import BufferPool, shared_buffers
+from ._collate import collate
+from ._loader import DataLoader
+from ._options import Auto, LoaderOptions, ThreadingOptions
+from ._reader import PayloadReader
+from ._source import Described, Geometry, Loadable, Numbered, StreamSource
+from ._stats import LoaderStats
+from ._steps import Filter, FlatMap, Map
+from ._typed import Learnt, PayloadRun, Ragged, TypedColumns
+from ._window import window_run
 
-__all__ = ["PayloadRun", "Ragged", "SampleBatch", "TypedColumns"]
+__all__ = [
+    "Auto",
+    "BufferPool",
+    "DataLoader",
+    "Described",
+    "Filter",
+    "FlatMap",
+    "Geometry",
+    "Learnt",
+    "Loadable",
+    "LoaderOptions",
+    "LoaderStats",
+    "Map",
+    "Numbered",
+    "PayloadReader",
+    "PayloadRun",
+    "Ragged",
+    "SampleBatch",
+    "StreamSource",
+    "ThreadingOptions",
+    "TypedColumns",
+    "collate",
+    "shared_buffers",
+    "window_run",
+]

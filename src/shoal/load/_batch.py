@@ -8,12 +8,12 @@ from typing import Any, Generic, TypeVar
 import numpy.typing as npt
 
 from shoal.errors import FieldError
-from shoal.sample import schema_of
 
 from ._typed import Ragged, TypedColumns
 
 __all__ = ["SampleBatch"]
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -42,10 +42,10 @@ class SampleBatch(Generic[T]):
         self._ragged: Ragged = ragged
         self._cache: dict[str, Any] = {}
 
-    @classmethod
-    def of(cls, samples: list[T], *, ragged: Ragged = "list") -> SampleBatch[T]:
+    @staticmethod
+    def of(samples: list[S], *, ragged: Ragged = "list") -> SampleBatch[S]:
         """A batch of samples that are already there."""
-        return cls(TypedColumns.of(samples), ragged=ragged)
+        return SampleBatch(TypedColumns.of(samples), ragged=ragged)
 
     @property
     def sample_type(self) -> type[T]:
@@ -64,6 +64,9 @@ class SampleBatch(Generic[T]):
 
     def __len__(self) -> int:
         return len(self._columns)
+
+    def __sizeof__(self) -> int:
+        return self._columns.stored_bytes
 
     def __iter__(self) -> Iterator[T]:
         return iter(self.samples)
@@ -93,15 +96,15 @@ class SampleBatch(Generic[T]):
 
     def to_dict(self) -> dict[str, Any]:
         """All fields, by name."""
-        return {field.name: self.column(field.name) for field in schema_of(self.sample_type).fields}
+        return {name: self.column(name) for name in self._columns.types}
 
     def _check(self, name: str) -> None:
-        names = schema_of(self.sample_type).names
-        if name not in names:
-            raise FieldError("the sample type has no such field", expected=" or ".join(names), found=name)
+        if name not in self._columns.types:
+            expected = " or ".join(self._columns.types)
+            raise FieldError("the sample type has no such field", expected=expected, found=name)
 
     def __repr__(self) -> str:
         return f"SampleBatch[{self.sample_type.__name__}]({len(self)} samples)"
 
     def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *schema_of(self.sample_type).names]
+        return [*super().__dir__(), *self._columns.types]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Generic, Literal, NamedTuple, TypeVar, cast
 
 import msgspec
@@ -13,18 +13,24 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shoal.errors import DecodeError, ShoalError
-from shoal.sample import Span, array_span, pack, schema_of, unpack
-from shoal.schema import Array, BoolType, BytesType, FieldType, FloatType, IntType, OptionalType, StrType
+from shoal.sample import keeps_fields, pack, schema_of, unpack
+from shoal.schema import Array, BoolType, BytesType, FieldType, FloatType, Image, IntType, OptionalType, StrType
 from shoal.shard import RawField
 
-from ._walk import Walked, all_equal, copy_rows, gather, walk
+from ._buffers import shared_buffers
+from ._plain import inner_type, is_plain, plain_values, text_objects
+from ._walk import Step, Walk, Walked, copy_rows, gather, steps_of
 
-__all__ = ["PayloadRun", "Ragged", "TypedColumns"]
+__all__ = ["ArrayLayout", "Learnt", "PayloadRun", "Ragged", "TypedColumns"]
 
 T = TypeVar("T")
 Ragged = Literal["list", "pad", "error"]
-_PLAIN = (StrType, IntType, FloatType, BoolType, BytesType)
-_FLOAT64 = 0xCB
+Rows = slice | npt.NDArray[np.int64]
+_SMALL = 4096
+_MOST_LAYOUTS = 256
+_LENT = 1 << 20  # from this size on memory is used again
+_NUMBERS = (IntType, FloatType, BoolType)
+_NONE_FILLED: Mapping[str, npt.NDArray[Any]] = {}
 
 
 class ArrayLayout(NamedTuple):
@@ -36,83 +42,182 @@ class ArrayLayout(NamedTuple):
     nbytes: int
 
 
-class PayloadRun(Generic[T]):
-    """Payloads that lie in one buffer. What is worked out for them is worked out once for all batches cut from it."""
+class Learnt(Generic[T]):
+    """What the samples of one type taught about how they are stored, so that the next ones need not be asked.
 
-    def __init__(self, raw: RawField, sample_type: type[T]) -> None:
-        self.raw = raw
+    Nothing depends on it but speed: all that it says is compared with the bytes. Threads may share it.
+    """
+
+    def __init__(self, sample_type: type[T]) -> None:
         self.sample_type = sample_type
+        self.types = {field.name: field.type for field in schema_of(sample_type).fields}
+        self.as_stored = keeps_fields(sample_type)
+        """Whether a field of a sample is what is stored, so that it can be read without making the sample."""
+        self.steps: tuple[Step, ...] = ()
+        """What the last payload held that was looked at by itself."""
+        self.layouts: dict[tuple[str, bytes, int], ArrayLayout | None] = {}
+        """By field, header and size: what the class was seen to take."""
+
+
+class PayloadRun(Generic[T]):
+    """Payloads that lie in one buffer. What is worked out for them is worked out once for all batches cut from it.
+
+    ``walked`` may be given by who walked them already. Where some bytes of the payloads lie elsewhere, as those of
+    large arrays may, ``whole`` gets all of them again.
+    """
+
+    def __init__(
+        self,
+        raw: RawField,
+        learnt: Learnt[T],
+        *,
+        walked: Mapping[str, Walked] | None = None,
+        whole: Callable[[], RawField] | None = None,
+    ) -> None:
+        self.raw = raw
+        self.learnt = learnt
+        self._given = walked
+        self._whole = whole
+        self._walk: Walk | None = None
+        self._is_own = False
         self._layouts: dict[str, ArrayLayout | None] = {}
+        self._values: dict[str, npt.NDArray[Any] | pa.Array | None] = {}
+        self._array_starts: dict[str, npt.NDArray[np.int64]] = {}
+        self._stacks: dict[str, npt.NDArray[Any]] = {}
 
     def __len__(self) -> int:
         return len(self.raw)
 
+    def field(self, name: str) -> Walked | None:
+        """Where a field lies in each payload; None when they are not alike up to it."""
+        if self._given is not None or not len(self.raw):
+            return (self._given or {}).get(name)
+        if self._walk is None and self.learnt.steps:
+            self._walk = Walk(self.raw.data, self.raw.starts, self.raw.sizes, self.learnt.steps)
+        found = None if self._walk is None else self._walk.field(name)
+        known = found is not None and (found.head or not isinstance(self.learnt.types[name], Array))
+        if not known and not self._is_own:  # not as the payloads before lay: as the first of these does
+            self._walk, self._is_own = self._own_walk(), True
+            found = self._walk.field(name)
+        return found
+
+    def _own_walk(self) -> Walk:
+        start, size = int(self.raw.starts[0]), int(self.raw.sizes[0])
+        try:
+            self.learnt.steps = steps_of(memoryview(self.raw.data)[start : start + size])
+        except DecodeError:  # unpacking it says of which sample
+            self.learnt.steps = ()
+        return Walk(self.raw.data, self.raw.starts, self.raw.sizes, self.learnt.steps)
+
     @functools.cached_property
-    def walked(self) -> dict[str, Walked] | None:
-        """Where each field lies in each payload; None when they are not alike."""
-        return walk(self.raw.data, self.raw.starts, self.raw.sizes) if len(self.raw) else None
+    def whole(self) -> RawField:
+        """The payloads with nothing left out."""
+        return self.raw if self._whole is None else self._whole()
 
     @functools.cached_property
     def plain(self) -> list[Any] | None:
         """All plain fields of each sample, in one pass of msgspec; None when a payload does not fit as it is."""
-        view, decode = memoryview(self.raw.data), _plain_decoder(cast(Hashable, self.sample_type))
-        ends = (self.raw.starts + self.raw.sizes).tolist()
+        view, decode = memoryview(self.whole.data), _plain_decoder(cast(Hashable, self.learnt.sample_type))
+        ends = (self.whole.starts + self.whole.sizes).tolist()
         try:
-            return [decode(view[start:end]) for start, end in zip(self.raw.starts.tolist(), ends, strict=True)]
+            return [decode(view[start:end]) for start, end in zip(self.whole.starts.tolist(), ends, strict=True)]
         except msgspec.DecodeError:
             return None
+
+    def values(self, name: str) -> npt.NDArray[Any] | pa.Array | None:
+        """A plain field of all samples, read from where it lies; None where it has to be decoded."""
+        if name not in self._values:
+            walked = self.field(name)
+            kind = self.learnt.types[name]
+            self._values[name] = None if walked is None else plain_values(self.raw.data, walked, kind)
+        return self._values[name]
+
+    def listed(self, name: str, rows: Rows) -> list[Any] | None:
+        """A plain field of some samples; None where it has to be decoded."""
+        values: Any = self.values(name)
+        if isinstance(values, pa.Array):
+            if not isinstance(rows, slice):
+                values, rows = text_objects(values.take(pa.array(rows))), slice(None)
+            else:  # those of neighbours are made all at once
+                values = self._values[name] = text_objects(values)
+        return None if values is None else cast("list[Any]", values[rows].tolist())
 
     def layout(self, name: str) -> ArrayLayout | None:
         """How an array field is stored, where it is stored alike in all samples."""
         if name not in self._layouts:
-            self._layouts[name] = self._found_layout(name)
+            walked = self.field(name)
+            self._layouts[name] = self._found_layout(name, walked) if walked is not None and walked.head else None
         return self._layouts[name]
 
-    def _found_layout(self, name: str) -> ArrayLayout | None:
-        if self.walked is None or name not in self.walked:
-            return None
-        span = self.walked[name]
-        start, size = int(span.starts[0]), int(span.sizes[0])
-        try:
-            first = array_span(self.raw.data, Span(start, start + size, start, "bytes"))
-        except DecodeError:
-            return None
-        head = self.raw.data[start : first.offset]
-        alike = bool((span.sizes == size).all()) and all_equal(self.raw.data, span.starts, head)
-        if not alike or first.order != "C" or first.nbytes == 0:
+    def _found_layout(self, name: str, walked: Walked) -> ArrayLayout | None:
+        known, key = self.learnt.layouts, (name, walked.head, int(walked.sizes[0]))
+        if key not in known:
+            if len(known) >= _MOST_LAYOUTS:
+                known.clear()
+            known[key] = self._new_layout(name)
+        return known.get(key)
+
+    def array_starts(self, name: str) -> npt.NDArray[np.int64]:
+        """Where the numbers of an array field start in each payload, where it has a layout."""
+        if name not in self._array_starts:
+            walked = self.field(name)
+            assert walked is not None  # noqa: S101 - who has a layout was walked
+            self._array_starts[name] = walked.starts + len(walked.head)
+        return self._array_starts[name]
+
+    def stacked(self, name: str, layout: ArrayLayout, rows: Rows) -> npt.NDArray[Any]:
+        """The arrays of some samples as one. Neighbours are cut from one array of all that is made at once."""
+        if isinstance(rows, slice):
+            if name not in self._stacks:
+                self._stacks[name] = self._gathered(name, layout, slice(None))
+            return self._stacks[name][rows]
+        return self._gathered(name, layout, rows)
+
+    def _gathered(self, name: str, layout: ArrayLayout, rows: Rows) -> npt.NDArray[Any]:
+        found = gather(self.raw.data, self.array_starts(name)[rows], layout.nbytes)
+        return found.view(layout.dtype).reshape(len(found), *layout.shape)
+
+    def _new_layout(self, name: str) -> ArrayLayout | None:
+        start, size = int(self.whole.starts[0]), int(self.whole.sizes[0])
+        steps = steps_of(memoryview(self.whole.data)[start : start + size])
+        step = next(step for step in steps if step.name == name)
+        if step.array is None or step.array.order != "C" or step.array.nbytes == 0:
             return None
         self.sample(0)  # raises where the class does not allow such an array
-        return ArrayLayout(head, first.dtype, first.shape, first.nbytes)
+        return ArrayLayout(step.head, step.array.dtype, step.array.shape, step.array.nbytes)
 
     def sample(self, row: int) -> T:
         """One sample, unpacked."""
-        start, size = int(self.raw.starts[row]), int(self.raw.sizes[row])
+        start, size = int(self.whole.starts[row]), int(self.whole.sizes[row])
         try:
-            return unpack(self.sample_type, memoryview(self.raw.data)[start : start + size])
+            return unpack(self.learnt.sample_type, memoryview(self.whole.data)[start : start + size])
         except ShoalError as error:
-            raise error.at(shard=self.raw.url, key=self.raw.keys()[row]) from error.__cause__
-
-
-Rows = slice | npt.NDArray[np.int64]
+            raise error.at(shard=self.raw.url(row), key=self.raw.keys()[row]) from error.__cause__
 
 
 class TypedColumns(Generic[T]):
     """The fields of several samples of one class, each read from the payloads when it is first asked for.
 
-    Array fields of one shape are gathered into one array without decoding any sample; texts and numbers are decoded by
-    msgspec, all such fields of a sample in one go; anything else by unpacking the samples.
+    Array fields of one shape are gathered into one array without decoding any sample; texts and numbers that are stored
+    alike are read from where they lie, others decoded by msgspec, all such fields of a sample in one go; anything else
+    by unpacking the samples, as are all fields of a class that computes something when a sample is made. ``filled`` are
+    array fields that were read into place already.
     """
 
-    def __init__(self, parts: list[tuple[PayloadRun[T], Rows]]) -> None:
+    def __init__(
+        self, parts: list[tuple[PayloadRun[T], Rows]], filled: Mapping[str, npt.NDArray[Any]] = _NONE_FILLED
+    ) -> None:
         self._parts = parts
-        self.sample_type = parts[0][0].sample_type
-        self._types = {field.name: field.type for field in schema_of(self.sample_type).fields}
-        self._counts = [len(run.raw.starts[rows]) for run, rows in parts]
+        self._filled = filled
+        self.types = parts[0][0].learnt.types
+        self._counts = [_count(run, rows) for run, rows in parts]
+        self.sample_type = parts[0][0].learnt.sample_type
+        self._as_stored = parts[0][0].learnt.as_stored
 
     @classmethod
     def over(cls, raw: RawField, sample_type: type[T]) -> TypedColumns[T]:
         """Columns of all these payloads."""
-        return cls([(PayloadRun(raw, sample_type), slice(None))])
+        return cls([(PayloadRun(raw, Learnt(sample_type)), slice(None))])
 
     @classmethod
     def of(cls, samples: list[T]) -> TypedColumns[T]:
@@ -120,10 +225,17 @@ class TypedColumns(Generic[T]):
         payloads = [pack(sample) for sample in samples]
         sizes = np.array([len(payload) for payload in payloads], np.int64)
         keys = pa.array([""] * len(samples))
-        return cls.over(RawField(b"".join(payloads), np.cumsum(sizes) - sizes, sizes, keys, ""), type(samples[0]))
+        made = cls.over(RawField(b"".join(payloads), np.cumsum(sizes) - sizes, sizes, keys, ("",)), type(samples[0]))
+        made.__dict__["samples"] = list(samples)  # themselves: one that is unpacked may compute something once more
+        return made
 
     def __len__(self) -> int:
         return sum(self._counts)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of the samples as they are stored."""
+        return sum(int(run.raw.sizes[rows].sum()) for run, rows in self._parts)
 
     @property
     def keys(self) -> list[str]:
@@ -137,63 +249,81 @@ class TypedColumns(Generic[T]):
 
     def column(self, name: str, ragged: Ragged = "list") -> Any:
         """One field of all samples: an array where it is an array field, else a list."""
-        kind = self._types[name]
+        kind = self.types[name]
         if isinstance(kind, Array):
-            stacked = self._stacked(name)
+            stacked = self._stacked(name) if self._as_stored else None
             if stacked is not None:
                 return stacked
             return _ragged([getattr(sample, name) for sample in self.samples], name, ragged)
-        plain = self._plain(name) if _is_plain(kind) else None
+        if isinstance(kind, Image):
+            return _ragged([self._decoded(number, name) for number in range(len(self))], name, ragged)
+        plain = self._plain(name) if self._as_stored and is_plain(kind) else None
         return [getattr(sample, name) for sample in self.samples] if plain is None else plain
+
+    def _decoded(self, number: int, name: str) -> Any:
+        """A field that is decoded when it is looked at; where that fails, the sample is named."""
+        try:
+            return getattr(self.samples[number], name)
+        except ShoalError as error:
+            places = [(run.raw, row) for run, rows in self._parts for row in np.arange(len(run))[rows].tolist()]
+            raw, row = places[number]
+            raise error.at(shard=raw.url(row) or None, key=raw.keys()[row] or None) from error.__cause__
 
     def _plain(self, name: str) -> list[Any] | None:
         found: list[Any] = []
         for run, rows in self._parts:
-            if run.plain is None:
+            listed = run.listed(name, rows)
+            if listed is not None:
+                found += listed
+            elif run.plain is not None:
+                chosen = run.plain[rows] if isinstance(rows, slice) else [run.plain[row] for row in rows.tolist()]
+                found += map(operator.attrgetter(name), chosen)
+            else:
                 return None
-            chosen = run.plain[rows] if isinstance(rows, slice) else [run.plain[row] for row in rows.tolist()]
-            found += map(operator.attrgetter(name), chosen)
         return found
 
     def numbers(self, name: str) -> npt.NDArray[Any]:
         """One field of all samples as one array."""
-        parts = [self._floats(run, rows, name) for run, rows in self._parts]
-        if not any(part is None for part in parts):
-            return np.concatenate([part for part in parts if part is not None])
+        if self._as_stored and isinstance(inner_type(self.types[name]), _NUMBERS):
+            parts = [(run.values(name), rows) for run, rows in self._parts]
+            known = [values[rows] for values, rows in parts if isinstance(values, np.ndarray)]
+            if len(known) == len(parts):
+                return np.concatenate(known)
         column = self.column(name, "error")
         return column if isinstance(column, np.ndarray) else np.asarray(column)
 
-    def _floats(self, run: PayloadRun[T], rows: Rows, name: str) -> npt.NDArray[Any] | None:
-        if run.walked is None or name not in run.walked or not bool((run.walked[name].codes == _FLOAT64).all()):
-            return None
-        found: npt.NDArray[Any] = gather(run.raw.data, run.walked[name].starts[rows], 8).view(">f8").astype(np.float64)
-        return found
-
     def _stacked(self, name: str) -> npt.NDArray[Any] | None:
         """All arrays of a field as one, copied once; None when they differ in shape or type, or are stored unlike."""
+        if name in self._filled:
+            return self._filled[name]
         layouts = [run.layout(name) for run, _ in self._parts]
         first = layouts[0]
-        if first is None or any(layout is None or layout[1:] != first[1:] for layout in layouts):
+        if first is None or any(layout is None or layout[1:] != first[1:] for layout in layouts[1:]):
             return None
-        out = np.empty((len(self), first.nbytes), np.uint8)
-        at = 0
-        for (run, rows), layout, count in zip(self._parts, layouts, self._counts, strict=True):
-            if layout is not None and run.walked is not None:
-                starts = run.walked[name].starts[rows] + len(layout.head)
-                copy_rows(run.raw.data, starts, out[at : at + count])
+        if len(layouts) == 1 and first.nbytes < _SMALL:
+            run, rows = self._parts[0]
+            return run.stacked(name, first, rows)
+        return self._filled_rows(name, first)
+
+    def _filled_rows(self, name: str, layout: ArrayLayout) -> npt.NDArray[Any]:
+        size, at = len(self) * layout.nbytes, 0
+        bare = shared_buffers().empty(size) if size >= _LENT else np.empty(size, np.uint8)
+        out = bare.reshape(len(self), layout.nbytes)
+        for (run, rows), count in zip(self._parts, self._counts, strict=True):
+            copy_rows(run.raw.data, run.array_starts(name)[rows], out[at : at + count])
             at += count
-        return out.view(first.dtype).reshape(len(self), *first.shape)
+        return out.view(layout.dtype).reshape(len(self), *layout.shape)
+
+
+def _count(run: PayloadRun[Any], rows: Rows) -> int:
+    return len(range(len(run))[rows]) if isinstance(rows, slice) else len(rows)
 
 
 @functools.cache
 def _plain_decoder(sample_type: Hashable) -> Callable[[memoryview], Any]:
-    plain = [field for field in schema_of(cast(type, sample_type)).fields if _is_plain(field.type)]
+    plain = [field for field in schema_of(cast(type, sample_type)).fields if is_plain(field.type)]
     fields = [(field.name, _python_type(field.type)) for field in plain]
     return msgspec.msgpack.Decoder(msgspec.defstruct("Plain", fields)).decode
-
-
-def _is_plain(kind: FieldType) -> bool:
-    return isinstance(kind.of if isinstance(kind, OptionalType) else kind, _PLAIN)
 
 
 def _python_type(kind: FieldType) -> Any:

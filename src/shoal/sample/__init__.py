@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from shoal.sample._dict_sample import DictSample
 from shoal.sample._equal import same
-from shoal.sample._fields import Fields, from_fields
+from shoal.sample._fields import Fields, fields_needed, from_fields
 from shoal.sample._generate import class_from_schema
 from shoal.sample._key import unique_key
 from shoal.sample._laws import BrokenLaw, LawReport, check_laws
@@ -36,7 +36,7 @@ from shoal.sample._layout import ArraySpan, Span, array_span, field_spans
 from shoal.sample._lens import Lens, structural_lens
 from shoal.sample._network import LensNetwork, default_network, lens
 from shoal.sample._packable import PackableSample, as_wds, pack, packable, unpack
-from shoal.sample._partial import partial_unpacker
+from shoal.sample._partial import keeps_fields, partial_mapper, partial_unpacker
 from shoal.sample._record import is_record, schema_of
 
 __all__ = [
@@ -55,11 +55,14 @@ __all__ = [
     "class_from_schema",
     "default_network",
     "field_spans",
+    "fields_needed",
     "from_fields",
     "is_record",
+    "keeps_fields",
     "lens",
     "pack",
     "packable",
+    "partial_mapper",
     "partial_unpacker",
     "same",
     "schema_of",

@@ -13,11 +13,11 @@ from shoal import schema
 from shoal.codec import codec_for, decode, decode_spec
 from shoal.errors import CodecError, OptionError, SchemaMismatchError, ShoalError
 from shoal.sample._misfit import Misfit, mismatch, rooted
-from shoal.sample._plan import plan_of
+from shoal.sample._plan import Plan, plan_of
 from shoal.sample._record import Member, read_record
 from shoal.schema import FieldType
 
-__all__ = ["Fields", "from_fields"]
+__all__ = ["Fields", "fields_needed", "from_fields", "mapped"]
 
 T = TypeVar("T")
 
@@ -79,24 +79,83 @@ def from_fields(cls: type[T], sample: Mapping[str, Any]) -> T:
         >>> from_fields(Captioned, {"__key__": "001", "txt": b"a cat", "json": b'{"width": 640}'})
         Captioned(txt='a cat', width=640, split='train')
     """
-    record = read_record(cls)
+    made: T = mapped(plan_of(cls), sample)
+    return made
+
+
+def mapped(plan: Plan, sample: Mapping[str, Any]) -> Any:
+    """A plain sample as what a plan makes; see `from_fields`."""
     found: dict[str, Any] = {}
     try:
-        members = _json_entries(sample)
-        for member in record.members:
-            value = _find(member, sample, members)
+        entries = _json_entries(sample)
+        for member in plan.members:
+            value = _find(member, sample, entries)
             if value is not _ABSENT:
                 found[member.name] = value
             elif member.required:
-                raise _missing(member, sample, members)
-        made: T = plan_of(cls).from_mapping(found)
-        return made
+                raise _missing(member, sample, entries)
+        return plan.from_mapping(found)
     except Misfit as misfit:
-        raise mismatch(misfit, f"a sample does not fit {record.schema.name}").at(key=_key(sample)) from None
+        raise mismatch(misfit, f"a sample does not fit {plan.schema.name}").at(key=_key(sample)) from None
     except CodecError as error:
         raise rooted(error).at(key=_key(sample)) from None
     except ShoalError as error:
         raise error.at(key=_key(sample)) from None
+
+
+def fields_needed(cls: type, names: Iterable[str] | None, present: Mapping[str, bool], /) -> tuple[str, ...] | None:
+    """The fields of plain samples that `from_fields` may look at; None for all, where one it must have is nowhere.
+
+    Args:
+        cls: The class they are read as.
+        names: The fields of the class that are wanted; None for all.
+        present: The fields of the samples, and whether every sample has it. Where all have ``txt``, a class's ``txt``
+            is not looked for in JSON.
+
+    Raises:
+        FieldError: The class has no such field.
+
+    Example:
+        >>> from shoal.sample import packable
+        >>> @packable
+        ... class Captioned:
+        ...     txt: str
+        ...     width: int
+        >>> fields_needed(Captioned, ["txt"], {"jpg": True, "txt": True, "json": True})
+        ('txt',)
+        >>> fields_needed(Captioned, None, {"jpg": True, "txt": True, "json": True})
+        ('txt', 'json')
+    """
+    record = read_record(cls)
+    chosen = None if names is None else {record.schema[name].name for name in names}
+    wanted: set[str] = set()
+    for member in record.members:
+        if chosen is None or member.name in chosen:
+            found = _candidates(member, present)
+            if not found and member.required:
+                return None
+            wanted.update(found)
+    return tuple(name for name in present if name in wanted)
+
+
+def _candidates(member: Member, present: Mapping[str, bool]) -> list[str]:
+    """The fields one of which holds a member, as far as samples must be looked into."""
+    fields = tuple(present)
+    json = [name for name in fields if _is_json(name)]
+    marked = next((mark for mark in member.marks if isinstance(mark, Fields)), None)
+    if marked is not None:
+        steps = [_matching(part, fields) if _is_glob(part) else _exact(part, fields) for part in marked.alternatives]
+    else:
+        named = [[field for field in fields if _is_named(field, name)] for name in (member.name, *member.aliases)]
+        steps = [step for direct in named for step in (tuple(direct), tuple(json))]
+    found: list[str] = []
+    for number, step in enumerate(steps):
+        found += step
+        # JSON may lack the entry; a field that every sample has ends the search.
+        is_json = marked is None and number % 2 == 1
+        if not is_json and any(present[name] for name in step):
+            break
+    return found
 
 
 _ABSENT: Any = object()
@@ -135,7 +194,7 @@ def _find(member: Member, sample: Mapping[str, Any], entries: Mapping[str, Any])
 
 def _find_marked(marked: Fields, of: FieldType, sample: Mapping[str, Any]) -> Any:
     for pattern in marked.alternatives:
-        if "*" in pattern or "?" in pattern:
+        if _is_glob(pattern):
             names = _matching(pattern, tuple(sample))
             if names:
                 inner = of.of if isinstance(of, schema.OptionalType) else of
@@ -144,6 +203,14 @@ def _find_marked(marked: Fields, of: FieldType, sample: Mapping[str, Any]) -> An
         elif pattern in sample:
             return _value(sample[pattern], pattern, of)
     return _ABSENT
+
+
+def _is_glob(pattern: str) -> bool:
+    return "*" in pattern or "?" in pattern
+
+
+def _exact(name: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    return (name,) if name in names else ()
 
 
 def _item_type(of: FieldType) -> FieldType:
@@ -170,7 +237,11 @@ def _named(name: str, names: tuple[str, ...]) -> str | None:
     """The sample's field of this name, exactly or with one more extension."""
     if name in names:
         return name
-    return next((field for field in names if field.rpartition(".")[0] == name), None)
+    return next((field for field in names if _is_named(field, name)), None)
+
+
+def _is_named(field: str, name: str) -> bool:
+    return name in (field, field.rpartition(".")[0])
 
 
 def _value(value: Any, field: str, of: FieldType) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import operator
 import sys
 import types
 import typing
@@ -14,7 +16,7 @@ from shoal.sample._reads import attributes_read
 from shoal.sample._record import is_record, schema_of
 from shoal.schema import Schema, reading_problems
 
-__all__ = ["Lens", "lens_of", "structural_lens"]
+__all__ = ["Lens", "itself", "lens_of", "put_itself", "structural_lens"]
 
 S = TypeVar("S")
 V = TypeVar("V")
@@ -70,6 +72,7 @@ class Lens(Generic[S, V]):
         self._get = get
         self._put = put
         self._reads: Callable[[Schema], frozenset[str] | None] = lambda schema: attributes_read(get, schema)
+        self._recipe: tuple[Callable[..., Any], tuple[Any, ...]] | None = None
 
     def get(self, source: S) -> V:
         """The view of a sample."""
@@ -123,8 +126,9 @@ class Lens(Generic[S, V]):
     @staticmethod
     def identity(kind: type[W]) -> Lens[W, W]:
         """The lens that shows samples as they are."""
-        made: Lens[W, W] = Lens(lambda sample: sample, lambda view, _: view, source=kind, view=kind)
+        made: Lens[W, W] = Lens(itself, put_itself, source=kind, view=kind)
         made.name = f"identity({kind.__name__})"
+        made._recipe = Lens.identity, (kind,)
         return made
 
     def __or__(self, after: Lens[V, W]) -> Lens[S, W]:
@@ -147,15 +151,53 @@ class Lens(Generic[S, V]):
             view=second.view_type,
         )
         whole.name = f"{first.name} | {second.name}"
-        whole._reads = first._reads
+        whole._reads = second._reads if first._get is itself else first._reads
+        whole._recipe = operator.or_, (first, second)
         return whole
 
     def __matmul__(self, before: Lens[W, S]) -> Lens[W, V]:
         """This lens, after another: ``(two @ one)(s) == two(one(s))``."""
         return before | self
 
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """How another process gets it: from its module, or made of its parts again."""
+        place = getattr(self._get, "__module__", None), getattr(self._get, "__qualname__", None)
+        if self._recipe is not None:
+            return self._recipe
+        if _is_at(self, *place):
+            return _lens_at, place
+        return _remade, (self._get, self._put, self.source_type, self.view_type, self.name)
+
     def __repr__(self) -> str:
         return f"<Lens {self.name}: {_shown(self.source_type)} -> {_shown(self.view_type)}>"
+
+
+def itself(sample: Any) -> Any:
+    """What the lens that changes nothing gives."""
+    return sample
+
+
+def put_itself(view: Any, _source: Any) -> Any:
+    """The way back of `itself`."""
+    return view
+
+
+def _lens_at(module: str, name: str) -> Any:
+    """What a module calls so: the name of a decorated function is its lens's there."""
+    return operator.attrgetter(name)(importlib.import_module(module))
+
+
+def _is_at(lens: Lens[Any, Any], module: str | None, name: str | None) -> bool:
+    try:
+        return module in sys.modules and _lens_at(str(module), str(name)) is lens
+    except AttributeError:  # it is within a function, or nowhere
+        return False
+
+
+def _remade(get: Any, put: Any, source: Any, view: Any, name: str) -> Lens[Any, Any]:
+    made: Lens[Any, Any] = Lens(get, put, source=source, view=view)
+    made.name = name
+    return made
 
 
 def _follows(view: Any, source: Any) -> bool:
@@ -251,4 +293,5 @@ def _projection(source: type[S], view: type[V], shared: list[str]) -> Lens[S, V]
     made: Lens[S, V] = Lens(get, put, source=source, view=view)
     made.name = f"structural({source.__name__}, {view.__name__})"
     made._reads = lambda schema: frozenset(shared)  # noqa: SLF001
+    made._recipe = structural_lens, (source, view)  # noqa: SLF001
     return made

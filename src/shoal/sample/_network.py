@@ -10,9 +10,9 @@ from typing import Any, TypeVar, overload
 
 from shoal.errors import LensError, LensNotFoundError
 from shoal.sample._dict_sample import DictSample
-from shoal.sample._lens import Lens, lens_of
+from shoal.sample._lens import Lens, itself, lens_of, put_itself
 from shoal.sample._plan import plan_of
-from shoal.sample._record import is_record
+from shoal.sample._record import is_record, schema_of
 
 __all__ = ["LensNetwork", "default_network", "lens"]
 
@@ -70,7 +70,7 @@ class LensNetwork:
             LensError: Several ways are equally short; the message lists them.
         """
         if source is view:
-            return Lens(_itself, _seen, source=source, view=view)
+            return Lens(itself, put_itself, source=source, view=view)
         ways = self._shortest(source, view)
         if len(ways) > 1:
             shown = "; ".join(" | ".join(lens.name for lens in way) for way in ways)
@@ -84,18 +84,31 @@ class LensNetwork:
             return reduce(lambda one, two: one | two, ways[0])
         return self._without_lens(source, view)
 
+    def __repr__(self) -> str:
+        return f"<LensNetwork of {len(self._lenses)}: {', '.join(lens.name for lens in self.lenses()) or 'no lenses'}>"
+
     def _without_lens(self, source: type[S], view: type[V]) -> Lens[S, V]:
         if issubclass(source, view):
             upward: type[Any] = source  # without a put: a base's sample is not one of the subclass
-            return Lens(_itself, source=upward, view=view)
+            return Lens(itself, source=upward, view=view)
         if issubclass(source, DictSample) and is_record(view):
-            read: Callable[[Any], V] = plan_of(view).from_data
-            return Lens(read, source=source, view=view)
+            return _as_class(source, view)
         known = ", ".join(map(repr, self.lenses())) or "none"
         raise LensNotFoundError(
             f"no lens leads from {_shown(source)} to {_shown(view)}",
             found=f"registered: {known}",
-            hint="define one with @shoal.lens, or ask for structural_lens(S, V)",
+            hint=self._twin_hint(source) or "define one with @shoal.lens, or ask for structural_lens(S, V)",
+        )
+
+    def _twin_hint(self, source: type) -> str | None:
+        """Data opened without a type has a class made from its schema: alike, but not the one that lenses know."""
+        if not is_record(source):
+            return None
+        kinds = [lens.source_type for lens in self.lenses() if is_record(lens.source_type)]
+        twin = next((kind for kind in kinds if schema_of(kind).fields == schema_of(source).fields), None)
+        name = _shown(twin)
+        return (
+            None if twin is None else f"lenses know {name}, which has the same fields: open the data as Dataset[{name}]"
         )
 
     def _shortest(self, source: Any, view: Any) -> list[list[Lens[Any, Any]]]:
@@ -123,18 +136,18 @@ class LensNetwork:
                     yield lens
 
 
+def _as_class(source: type[S], view: type[V]) -> Lens[S, V]:
+    """Data without a class as a class of the user's, field by field."""
+    read: Any = plan_of(view).from_data
+    made: Lens[S, V] = Lens(read, source=source, view=view)
+    made._recipe = _as_class, (source, view)  # noqa: SLF001 - one package
+    return made
+
+
 def _origin(lens: Lens[Any, Any]) -> object:
     get = lens._get  # noqa: SLF001 - one package
     place = (getattr(get, "__module__", None), getattr(get, "__qualname__", None))
     return lens if None in place or "<lambda>" in str(place[1]) else place
-
-
-def _itself(sample: Any) -> Any:
-    return sample
-
-
-def _seen(view: Any, source: Any) -> Any:
-    return view
 
 
 def _shown(kind: Any) -> str:

@@ -40,6 +40,7 @@ class Plan:
         schema: What the class is.
         wire: The msgspec Struct that payloads are decoded to.
         to_map: A sample to the map that is written, checked; raises `Misfit`.
+        make: Values to a sample: the class, unless only some fields are read.
         build: A decoded wire Struct to a sample.
     """
 
@@ -47,11 +48,12 @@ class Plan:
         self.cls = record.cls
         self.schema: Schema = record.schema
         self.members = record.members
+        self.make: Callable[..., Any] = make or record.cls
         self.writable = writable
         self.converters = self._converters(thorough=False)
         self.wire = _wire_struct(record, self.converters)
         self.to_map: Callable[[Any], dict[str, Any]] = _to_map(record, self.converters)
-        self.build: Callable[[Any], Any] = _build(record, self.converters, make or record.cls)
+        self.build: Callable[[Any], Any] = _build(record, self.converters, self.make)
         self.decode = msgspec.msgpack.Decoder(self.wire).decode
 
     def _converters(self, thorough: bool) -> tuple[Converter, ...]:
@@ -92,7 +94,7 @@ class Plan:
                 positional.append(value)
             else:
                 keywords[member.keyword] = value
-        return self.cls(*positional, **keywords)
+        return self.make(*positional, **keywords)
 
     def from_data(self, data: Mapping[str, Any]) -> Any:
         """As `from_mapping`, with the error that users see."""

@@ -13,6 +13,7 @@ from shoal.schema import Schema
 __all__ = ["attributes_read"]
 
 _ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
+_LOADS = ("LOAD_", "STORE_FAST_LOAD_FAST")
 # With these a function gets at its variables behind the back of its code.
 _ESCAPES = {"locals", "vars", "eval", "exec", "dir"}
 
@@ -64,7 +65,7 @@ def _makes_closure(step: dis.Instruction, code: types.CodeType, name: str) -> bo
 
 
 def _is_read(step: dis.Instruction, following: dis.Instruction, name: str) -> bool:
-    if not step.opname.startswith("LOAD_") or following.opname not in _ATTRIBUTES:
+    if not step.opname.startswith(_LOADS) or following.opname not in _ATTRIBUTES:
         return False
-    # Of two variables loaded at once, the second is the one whose attribute is read.
+    # Of two variables in one instruction, the second is the one whose attribute is read.
     return step.argval[-1] == name and step.argval[0] != name if isinstance(step.argval, tuple) else True

@@ -8,7 +8,9 @@ without an index. ``_write`` writes, ``_verify`` finds what is wrong.
 
 from ._build import build_index
 from ._compress import COMPRESSIONS, Compression, decompressed, reader_stream, sniff
+from ._cut import Cuts
 from ._feed import Feed, ReaderFeed, StreamFeed, SupportsRead
+from ._foresee import Reads, foresee
 from ._index import Blocks, Extents, IndexFacts, ShardIndex, load_index, save_index
 from ._interop_dali import export_dali_idx, import_dali
 from ._interop_energon import export_tar_idx, import_energon
@@ -34,7 +36,7 @@ from ._rows import Decoders, Sample
 from ._scan import Chunk, Gap, ScanOptions, scan
 from ._service import ShardingService
 from ._shard import Shard
-from ._source import ShardRef, ShardSource, Source
+from ._source import Pick, ShardRef, ShardSource, Source
 from ._stream import SampleStream, StreamOptions
 from ._verify import Problem, ShardReport, VerifyOptions, verify_dataset, verify_shard, with_hashes
 from ._write import META_MEMBER, ShardWriter, WriteOptions
@@ -47,6 +49,7 @@ __all__ = [
     "Blocks",
     "Chunk",
     "Compression",
+    "Cuts",
     "Decoders",
     "ErrorLog",
     "ErrorPolicy",
@@ -61,9 +64,11 @@ __all__ = [
     "Manifest",
     "Member",
     "OnError",
+    "Pick",
     "Problem",
     "RawField",
     "ReaderFeed",
+    "Reads",
     "Sample",
     "SampleStream",
     "ScanOptions",
@@ -92,6 +97,7 @@ __all__ = [
     "field_totals",
     "find_index",
     "fitting_index",
+    "foresee",
     "import_dali",
     "import_energon",
     "import_wids",

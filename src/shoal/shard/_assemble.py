@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from shoal.errors import DuplicateFieldError
 from ._columns import ColumnCollector
 from ._index import Blocks, Extents, IndexFacts, LongExtents, ShardIndex
 
-__all__ = ["MOST_WIDE_FIELDS", "MemberColumns", "assemble", "refuse_duplicates"]
+__all__ = ["MOST_WIDE_FIELDS", "MemberColumns", "assemble", "joined", "refuse_duplicates"]
 
 MOST_WIDE_FIELDS = 256
 """Beyond this many distinct fields a column each would be mostly zeros: the long layout takes over."""
@@ -32,6 +32,15 @@ class MemberColumns:
     offsets: Int64
     sizes: Int64
     crcs: npt.NDArray[np.uint32]
+
+
+def joined(parts: Sequence[MemberColumns]) -> MemberColumns:
+    """Runs of members as one."""
+
+    def join(name: str) -> npt.NDArray[Any]:
+        return np.concatenate([getattr(part, name) for part in parts]) if parts else np.empty(0, np.int64)
+
+    return MemberColumns(join("rows"), join("fields"), join("offsets"), join("sizes"), join("crcs"))
 
 
 def assemble(

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from shoal.errors import TarError, TruncatedError
-from shoal.store import ObjectReader
+from shoal.store import ObjectReader, ScatterReader
 
 from ._compress import decompress_block
 from ._index import Blocks
@@ -31,6 +31,15 @@ class TarBytes(Protocol):
         """Several ranges, in order."""
         ...
 
+    @property
+    def scatters(self) -> bool:
+        """Whether `read_into` puts bytes where they belong without a copy in between."""
+        ...
+
+    def read_into(self, start: int, parts: Sequence[memoryview]) -> None:
+        """Fill these parts, one after the other, with the bytes from ``start`` on. Raises TruncatedError."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -39,6 +48,7 @@ class PlainBytes:
 
     def __init__(self, reader: ObjectReader) -> None:
         self._reader = reader
+        self._scatter = reader if isinstance(reader, ScatterReader) else None
 
     def read(self, start: int, stop: int) -> bytes:
         data = self._reader.read(start, stop)
@@ -53,6 +63,17 @@ class PlainBytes:
                 if len(data) != stop - start:
                     raise _short(self._reader, start, stop, len(data))
         return found
+
+    @property
+    def scatters(self) -> bool:
+        return self._scatter is not None
+
+    def read_into(self, start: int, parts: Sequence[memoryview]) -> None:
+        if self._scatter is None:
+            _spread(self.read(start, start + sum(map(len, parts))), parts)
+        elif missing := self._scatter.read_into(start, parts):
+            size = sum(map(len, parts))
+            raise _short(self._reader, start, start + size, size - missing)
 
     def close(self) -> None:
         self._reader.close()
@@ -80,6 +101,13 @@ class CompressedBytes:
 
     def read_many(self, starts: Sequence[int], stops: Sequence[int]) -> list[bytes]:
         return [self.read(start, stop) for start, stop in zip(starts, stops, strict=True)]
+
+    @property
+    def scatters(self) -> bool:
+        return False
+
+    def read_into(self, start: int, parts: Sequence[memoryview]) -> None:
+        _spread(self.read(start, start + sum(map(len, parts))), parts)
 
     def _block(self, number: int) -> bytes:
         with self._lock:
@@ -110,6 +138,13 @@ class CompressedBytes:
     def close(self) -> None:
         self._held.clear()
         self._reader.close()
+
+
+def _spread(data: bytes, parts: Sequence[memoryview]) -> None:
+    view, at = memoryview(data), 0
+    for part in parts:
+        part[:] = view[at : at + len(part)]
+        at += len(part)
 
 
 def _short(reader: ObjectReader, start: int, stop: int, got: int) -> TruncatedError:

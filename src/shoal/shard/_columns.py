@@ -1,19 +1,21 @@
 """Metadata columns: the scalars of a sample's small fields, so that a query never opens a tar.
 
-``.json`` gives a column for each scalar (``json.width``, nested ones dotted), ``.cls`` an integer, a short ``.txt``
-its text. A column holds one type. Where a shard mixes types, or a text is long, the column is left out and the index
-says why.
+``.json`` gives a column for each scalar (``json.width``, nested ones dotted), and so does a typed sample's ``.msgpack``
+(``msgpack.label``), whose arrays and bytes are passed over; ``.cls`` gives an integer, a short ``.txt`` its text. A
+column holds one type. Where a shard mixes types, or a text is long, the column is left out and the index says why.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 
-__all__ = ["LARGEST_SOURCE", "ColumnCollector", "extractor_for"]
+from ._payload_columns import Buffer, PayloadReader
+
+__all__ = ["LARGEST_SOURCE", "ColumnCollector", "extractor_for", "largest_source"]
 
 LONGEST_TEXT = 512
 LARGEST_SOURCE = 1 << 20
@@ -24,7 +26,7 @@ _MOST_NAMES = 4096  # remembered though they give no column: a mapping from ids 
 _SCALAR_KINDS = {bool, int, float, str, type(None)}
 _UNREADABLE = (ValueError, msgspec.DecodeError, RecursionError)
 
-Extractor = Callable[[bytes], Any]
+Extractor = Callable[[Buffer], Any]
 
 
 def extractor_for(field: str) -> Extractor | None:
@@ -33,20 +35,27 @@ def extractor_for(field: str) -> Extractor | None:
     return _EXTRACTORS.get(extension)
 
 
-def _integer(data: bytes) -> int:
-    return int(data)
+def largest_source(field: str) -> int:
+    """The most bytes a member may have for its scalars to be read. Payloads may be large: most is passed over."""
+    return 1 << 62 if extractor_for(field) is _decode_payload else LARGEST_SOURCE
 
 
-def _text(data: bytes) -> str:
+def _integer(data: Buffer) -> int:
+    return int(bytes(data))
+
+
+def _text(data: Buffer) -> str:
     return str(data, "utf-8")
 
 
 _decode_json = msgspec.json.Decoder().decode
+_decode_payload = msgspec.msgpack.Decoder().decode
 
 _EXTRACTORS: dict[str, Extractor] = {
     **dict.fromkeys(("json", "jsn"), _decode_json),
     **dict.fromkeys(("cls", "cls2", "class", "count", "index", "inx", "id"), _integer),
     **dict.fromkeys(("txt", "text", "caption", "transcript"), _text),
+    **dict.fromkeys(("msgpack", "mp", "msg"), _decode_payload),
 }
 
 
@@ -60,6 +69,7 @@ class ColumnCollector:
         self._nested: set[str] = set()
         """Names under which a list or a mapping was met."""
         self.dropped: dict[str, str] = {}
+        self._payloads: dict[str, PayloadReader] = {}
 
     def drop(self, name: str, reason: str) -> None:
         """Leave a column out, or every column of a field.
@@ -70,15 +80,34 @@ class ColumnCollector:
         for column in [at for at in self._values if name in (at, self._field_of[at])]:
             del self._values[column]
 
-    def add_bytes(self, rows: list[int], field: str, members: list[bytes], extract: Extractor) -> None:
+    def add_bytes(self, rows: list[int], field: str, members: Sequence[Buffer], extract: Extractor) -> None:
         """Add what the members hold, one a row; bytes that are not what the field's name says are not indexed."""
         if field in self.dropped:
+            return
+        if extract is _decode_payload:
+            self._add_payloads(rows, field, members)
             return
         try:
             values = [extract(data) for data in members]
         except _UNREADABLE:
             values = [_or_none(extract, data) for data in members]
         self.add_values(rows, field, values)
+
+    def _add_payloads(self, rows: list[int], field: str, payloads: Sequence[Buffer]) -> None:
+        reader = self._payloads.setdefault(field, PayloadReader())
+        try:
+            parts = reader.read(payloads)
+        except _UNREADABLE:
+            sound = [place for place, data in enumerate(payloads) if _is_payload(data)]
+            rows, payloads = [rows[place] for place in sound], [payloads[place] for place in sound]
+            parts = reader.read(payloads) if payloads else []
+        for name in reader.maps:
+            self._note_nested(f"{field}{name}")
+        for name in reader.passed:
+            if f"{field}{name}" not in self.dropped:
+                self.drop(f"{field}{name}", "not a scalar")
+        for name, at, values in parts:
+            self._add(rows if at is None else [rows[place] for place in at], f"{field}{name}", values, field, _DEEPEST)
 
     def add_values(self, rows: list[int], field: str, values: list[Any]) -> None:
         """Add one value a row: a scalar, or a mapping whose scalars become columns."""
@@ -113,7 +142,7 @@ class ColumnCollector:
         column = self._column(name, field)
         if column is None:
             return
-        if texts and max(len(value) for value in values if type(value) is str) > LONGEST_TEXT:
+        if texts and max(map(len, [value for value in values if type(value) is str])) > LONGEST_TEXT:
             self.drop(name, f"a text over {LONGEST_TEXT} characters")  # now, because long texts are much to keep
         elif len(column) == rows[0] and rows[-1] - rows[0] == len(rows) - 1:
             column.extend(values)
@@ -164,7 +193,15 @@ def _same_keys(mappings: list[dict[Any, Any]]) -> bool:
     return all(mapping.keys() == first for mapping in mappings)
 
 
-def _or_none(extract: Extractor, data: bytes) -> Any:
+def _is_payload(data: Buffer) -> bool:
+    try:
+        _decode_payload(data)
+    except _UNREADABLE:
+        return False
+    return True
+
+
+def _or_none(extract: Extractor, data: Buffer) -> Any:
     try:
         return extract(data)
     except _UNREADABLE:

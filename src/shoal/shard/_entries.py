@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from shoal.errors import HeaderError, TarError, TruncatedError, UnsupportedMemberError
 
@@ -24,6 +25,8 @@ from ._header import (
 
 __all__ = ["EXTENDED", "Entries", "read_entries"]
 
+Numbers = list[int] | npt.NDArray[np.int64]
+
 _ZERO = bytes(BLOCK)
 EXTENDED = b"xgXLK"  # headers that speak of the member after them
 _MOST_EXTENDED = 1 << 20
@@ -37,9 +40,10 @@ class Entries:
     """What one buffer gave, and why it stopped. Positions count from the buffer's start."""
 
     names: list[str] = field(default_factory=list)
-    starts: list[int] = field(default_factory=list)
-    offsets: list[int] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
+    starts: list[Numbers] = field(default_factory=list)
+    """In parts, as they were found; so are the others."""
+    offsets: list[Numbers] = field(default_factory=list)
+    sizes: list[Numbers] = field(default_factory=list)
     stop: int = 0
     """Where the first entry starts that is not in it. 0 with a name: one large member, which came without its bytes."""
     needed: int = BLOCK
@@ -125,9 +129,8 @@ class _Reader:
         names = _decoded(raw, self._encoding)
         if (count := len(names)) < len(raw):
             part = slice(part.start, part.start + count)
-        self._append(
-            names, (rows[:count] * BLOCK).tolist(), ((rows[:count] + 1) * BLOCK).tolist(), sizes[:count].tolist()
-        )
+        starts = rows[:count] * BLOCK
+        self._append(names, starts, starts + BLOCK, sizes[:count])
         row = int(table.next_rows[part.stop - 1]) if count else int(rows[0])
         self.found.stop = row * BLOCK
         if count < len(raw):
@@ -151,8 +154,7 @@ class _Reader:
         names = _decoded(table.names(plain), self._encoding) if count else []
         if len(names) < max(count, 1):
             return None
-        offsets = ((table.rows[plain] + 1) * BLOCK).tolist()
-        self._append(names, starts[:count], offsets, table.sizes[plain].tolist())
+        self._append(names, starts[:count], (table.rows[plain] + 1) * BLOCK, table.sizes[plain])
         row = int(table.next_rows[plain][-1])
         self.found.stop = row * BLOCK
         return row
@@ -320,11 +322,11 @@ class _Reader:
             hint="name the encoding: KeyRule(encoding='latin-1')",
         )
 
-    def _append(self, names: list[str], starts: list[int], offsets: list[int], sizes: list[int]) -> None:
+    def _append(self, names: list[str], starts: Numbers, offsets: Numbers, sizes: Numbers) -> None:
         self.found.names += names
-        self.found.starts += starts
-        self.found.offsets += offsets
-        self.found.sizes += sizes
+        self.found.starts.append(starts)
+        self.found.offsets.append(offsets)
+        self.found.sizes.append(sizes)
 
 
 def _sparse_error(offset: int) -> TarError:

@@ -6,9 +6,7 @@ of a buffer at once with NumPy and leaves the rest to ``parse_header``: the two 
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,11 +16,11 @@ from shoal.errors import HeaderError, TruncatedError, WriteError
 
 __all__ = [
     "BLOCK",
-    "PLAIN_PARTS",
+    "MOST_PLAIN_NAME",
+    "MOST_PLAIN_SIZE",
     "Header",
     "HeaderTable",
     "build_header",
-    "header_parts",
     "holds_data",
     "padded",
     "parse_header",
@@ -161,7 +159,9 @@ class HeaderTable:
     def names(self, part: slice) -> list[bytes]:
         """The raw names of a run."""
         heads = self.heads[part]
-        names: list[bytes] = np.ascontiguousarray(heads[:, :100]).view("S100").ravel().tolist()
+        used = np.flatnonzero(heads[:, :100].any(axis=0))  # NumPy looks at every NUL behind a name
+        width = int(used[-1]) + 1 if len(used) else 1
+        names: list[bytes] = np.ascontiguousarray(heads[:, :width]).view(f"S{width}").ravel().tolist()
         for at in np.flatnonzero(self.prefixed[part]).tolist():
             names[at] = parse_header(heads[at].tobytes(), 0).name
         return [name.partition(b"\0")[0] for name in names] if b"\0" in b"".join(names) else names
@@ -177,27 +177,21 @@ def parse_headers(data: bytes | memoryview) -> HeaderTable:
     heads = blocks[rows]
     sizes, numbered = _octal(heads[:, 124:136], _OCTAL_11)
     stated, summed = _octal(heads[:, 148:155], _OCTAL_6)
-    sums = _byte_sums(heads) - heads[:, 148:156].sum(axis=1, dtype=np.int64) + 8 * 32
+    sums = heads.sum(axis=1, dtype=np.uint32) - heads[:, 148:156].sum(axis=1, dtype=np.uint32) + 8 * 32
     kinds = heads[:, 156]
     ended = (heads[:, 154] == 0) | (heads[:, 155] == 0) | (heads[:, 155] == 32)  # a NUL hides the checksum's last byte
     plain = numbered & summed & ended & (stated == sums) & (kinds != 0)
-    return _table(rows[plain], heads[plain], sizes[plain], kinds[plain])
+    if not plain.all():
+        rows, heads, sizes, kinds = rows[plain], heads[plain], sizes[plain], kinds[plain]
+    return _table(rows, heads, sizes, kinds)
 
 
 def _table(rows: Int64, heads: UInt8, sizes: Int64, kinds: UInt8) -> HeaderTable:
-    empty = np.isin(kinds, np.frombuffer(_WITHOUT_DATA, np.uint8))
+    empty = kinds - np.uint8(_WITHOUT_DATA[0]) < len(_WITHOUT_DATA)  # wraps below, so one comparison checks both ends
     next_rows = rows + 1 + np.where(empty, 0, (sizes + BLOCK - 1) // BLOCK)
-    broken = np.append(next_rows[:-1] != rows[1:], [True]) if len(rows) else np.empty(0, bool)
+    broken = np.ones(len(rows), bool)
+    broken[:-1] = next_rows[:-1] != rows[1:]
     return HeaderTable(rows, next_rows, sizes, kinds, heads[:, 345] != 0, heads, np.flatnonzero(broken))
-
-
-def _byte_sums(heads: UInt8) -> Int64:
-    """The sum of each header's bytes: four 16-bit lanes a word, a sixth of the time of a plain uint8 sum."""
-    words = heads.view("<u8")
-    lanes = np.uint64(0x00FF00FF00FF00FF)
-    total = ((words & lanes) + ((words >> np.uint64(8)) & lanes)).sum(axis=1)
-    sums: Int64 = total.view("<u2").reshape(-1, 4).sum(axis=1, dtype=np.int64)
-    return sums
 
 
 def _octal(field: UInt8, powers: Int64) -> tuple[Int64, npt.NDArray[np.bool_]]:
@@ -243,6 +237,9 @@ def says_time_only(data: bytes) -> bool:
 _FIXED = b"0000444\x000000000\x000000000\x00"  # mode, uid, gid: the same for everyone
 _OWNER = b"ustar\x0000bigdata".ljust(40, b"\0") + b"bigdata".ljust(32, b"\0") + b"0000000\x000000000\x00"
 _MOST_OCTAL = 8**11
+MOST_PLAIN_NAME = 100
+MOST_PLAIN_SIZE = _MOST_OCTAL - 1
+"""What a header of one block holds, and no other before it."""
 
 
 def build_header(name: bytes, size: int, mtime: int = 0, kind: bytes = b"0") -> bytes:
@@ -266,43 +263,6 @@ def build_header(name: bytes, size: int, mtime: int = 0, kind: bytes = b"0") -> 
     )
     extended = _ustar(b"././@PaxHeader", b"", len(records), mtime, b"x") + records.ljust(padded(len(records)), b"\0")
     return extended + _ustar(*(split or (name[:100], b"")), size if size < _MOST_OCTAL else 0, mtime, kind)
-
-
-PLAIN_PARTS = 5
-"""How many parts ``header_parts`` gives for a header of one block."""
-
-
-def header_parts(mtime: int) -> Callable[[bytes, int], tuple[bytes, ...]]:
-    """``build_header`` for members of one time, in parts that a writer joins with the data.
-
-    Nearly all of a header is the same for every member; sizes and checksums recur. What is left to do for one is to
-    add up its name.
-
-    Example:
-        >>> b"".join(header_parts(0)(b"a.txt", 5)) == build_header(b"a.txt", 5)
-        True
-    """
-    time = b"%011o\0" % mtime
-    constant = _CONSTANT_SUM + sum(time) + ord("0")
-    middles = [bytes(100 - length) + _FIXED for length in range(101)]
-    end = b"0" + _END
-
-    @functools.lru_cache(maxsize=1 << 14)
-    def sized(size: int) -> tuple[bytes, int]:
-        digits = b"%011o" % size
-        return digits + b"\0" + time, sum(digits) + constant
-
-    @functools.lru_cache(maxsize=1 << 14)
-    def checksum(total: int) -> bytes:
-        return b"%06o\0 " % total
-
-    def parts(name: bytes, size: int) -> tuple[bytes, ...]:
-        if len(name) > 100 or size >= _MOST_OCTAL:
-            return (build_header(name, size, mtime),)
-        numbers, partial = sized(size)
-        return name, middles[len(name)], numbers, checksum(sum(name) + partial), end
-
-    return parts
 
 
 def _split_name(name: bytes) -> tuple[bytes, bytes] | None:

@@ -1,4 +1,4 @@
-"""Keep memory that reading frees.
+"""Keep memory that reading and writing free.
 
 A reader allocates and frees megabytes for every block. glibc gives such memory back to the system at once, and the
 next block then faults every page in again: reading 20 KB samples at random took three times as long. Its limits for

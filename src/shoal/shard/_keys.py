@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -122,10 +123,11 @@ class Grouper:
                 )
         return Grouped(rows, np.array(numbers, np.int64), None if kept is None else np.array(kept, np.int64))
 
-    def _split(self, names: list[str]) -> tuple[list[str], list[str], list[int] | None]:
+    def _split(self, names: list[str]) -> tuple[Sequence[str], Sequence[str], list[int] | None]:
         if self.rule == WEBDATASET_RULE and _are_simple(names):
-            parts = [name.partition(".") for name in names]
-            return [part[0] for part in parts], [part[2] for part in parts], None
+            before, dots, behind = zip(*[name.partition(".") for name in names], strict=True)
+            if "" not in dots:
+                return before, behind, None
         pairs = [split_name(name, self.rule) for name in names]
         kept = [at for at, pair in enumerate(pairs) if pair is not None]
         self._skipped["name without key and field"] += len(names) - len(kept)
@@ -147,7 +149,7 @@ class Grouper:
                     hint="keep folders: KeyRule(folders='keep')",
                 )
 
-    def _rows(self, keys: list[str]) -> Int64:
+    def _rows(self, keys: Sequence[str]) -> Int64:
         if self.rule.group == "archive":
             return self._archive_rows(keys)
         rows, known = [], self.keys
@@ -160,7 +162,7 @@ class Grouper:
             rows.append(row)
         return np.array(rows, np.int64)
 
-    def _archive_rows(self, keys: list[str]) -> Int64:
+    def _archive_rows(self, keys: Sequence[str]) -> Int64:
         rows = self._row_of
         for key in keys:
             if key not in rows:
@@ -170,14 +172,12 @@ class Grouper:
 
 
 def _are_simple(names: list[str]) -> bool:
-    """Whether every name is a plain, lower-case ``key.field``: then splitting at the first dot is the whole rule."""
+    """Whether every name is plain and lower-case: then splitting it at the first dot, if it has one, is the rule."""
     joined = "\n" + "\n".join(names)
-    if (
+    return bool(names) and not (
         "/" in joined
         or "\n__" in joined
         or "\n." in joined
         or joined != joined.lower()
         or joined.count("\n") != len(names)
-    ):
-        return False
-    return all("." in name for name in names)
+    )

@@ -68,7 +68,7 @@ def _folder(root: str, split: str | None) -> Located:
 
 def _ref(root: str, record: ShardRecord, manifest: Manifest) -> ShardRef:
     url, sidecar = join_url(root, record.path), index_url(root, record.path)
-    return ShardRef(url, record.samples, sidecar, manifest.rule, tuple(record.fields) or None)
+    return ShardRef(url, record.samples, sidecar, manifest.rule, tuple(record.fields) or None, record.bytes)
 
 
 def tars_below(root: str) -> list[str]:

@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from shoal.codec import Buffer
+
 __all__ = ["RawField", "join_raw"]
 
 Int64 = npt.NDArray[np.int64]
@@ -21,12 +23,14 @@ class RawField:
     A negative start means that it has none.
     """
 
-    data: bytes
+    data: Buffer
     starts: Int64
     sizes: Int64
     key_array: pa.StringArray
-    url: str
-    """The shard the samples are of; the first one's where they are of several."""
+    urls: tuple[str, ...]
+    """The shards the samples are of."""
+    shard_numbers: Int64 | None = None
+    """For each sample which of them; None where all are of the first."""
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -36,21 +40,47 @@ class RawField:
         keys: list[str] = self.key_array.to_numpy(zero_copy_only=False)[rows].tolist()
         return keys
 
+    def url(self, row: int) -> str:
+        """The shard one sample is of."""
+        return self.urls[0 if self.shard_numbers is None else int(self.shard_numbers[row])]
+
     def take(self, rows: Int64) -> RawField:
         """Some of the samples, over the same bytes."""
-        return RawField(self.data, self.starts[rows], self.sizes[rows], self.key_array.take(pa.array(rows)), self.url)
+        numbers = None if self.shard_numbers is None else self.shard_numbers[rows]
+        keys = self.key_array.take(pa.array(rows))
+        return RawField(self.data, self.starts[rows], self.sizes[rows], keys, self.urls, numbers)
 
 
 def join_raw(parts: Sequence[RawField]) -> RawField:
-    """Several as one; their bytes are copied, so join what is small."""
+    """Several as one. Their bytes are copied, unless all are over the same: so join what is small."""
+    if not parts:
+        none = np.empty(0, np.int64)
+        return RawField(b"", none, none, pa.array([], pa.string()), ())
     if len(parts) == 1:
         return parts[0]
-    moved = np.cumsum([0, *(len(part.data) for part in parts)])
-    starts = [np.where(part.starts < 0, -1, part.starts + offset) for part, offset in zip(parts, moved, strict=False)]
+    data, starts = parts[0].data, [part.starts for part in parts]
+    if any(part.data is not data for part in parts):
+        moved = np.cumsum([0, *(len(part.data) for part in parts)])
+        starts = [
+            np.where(part.starts < 0, -1, part.starts + offset) for part, offset in zip(parts, moved, strict=False)
+        ]
+        data = b"".join(part.data for part in parts)
     return RawField(
-        b"".join(part.data for part in parts),
+        data,
         np.concatenate(starts),
         np.concatenate([part.sizes for part in parts]),
         pa.concat_arrays([part.key_array for part in parts]),
-        parts[0].url,
+        *_shards_of(parts),
     )
+
+
+def _shards_of(parts: Sequence[RawField]) -> tuple[tuple[str, ...], Int64 | None]:
+    urls = tuple(dict.fromkeys(url for part in parts for url in part.urls))
+    if len(urls) == 1:
+        return urls, None
+    return urls, np.concatenate([_numbers(part, urls) for part in parts])
+
+
+def _numbers(part: RawField, urls: tuple[str, ...]) -> Int64:
+    among = np.array([urls.index(url) for url in part.urls], np.int64)
+    return among[np.zeros(len(part), np.int64) if part.shard_numbers is None else part.shard_numbers]

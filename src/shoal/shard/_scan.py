@@ -148,7 +148,8 @@ class _Walk:
 
     def _chunk(self, entries: Entries, data: bytes, base: int) -> Chunk:
         starts, offsets, sizes = (
-            np.array(column, np.int64) for column in (entries.starts, entries.offsets, entries.sizes)
+            np.concatenate(parts, dtype=np.int64) if parts else np.empty(0, np.int64)
+            for parts in (entries.starts, entries.offsets, entries.sizes)
         )
         return Chunk(entries.names, starts + base, offsets + base, sizes, data, base, self.position)
 

@@ -10,10 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from shoal.codec import Buffer
 from shoal.errors import ChecksumError, FieldError, ShoalError
 
 from ._bytes import TarBytes
 from ._crc import crc32
+from ._cut import Cuts, read_cut
 from ._heap import keep_freed_memory
 from ._index import Blocks, Extents, LongExtents, ShardIndex
 from ._plan import plan_reads
@@ -93,6 +95,13 @@ class Shard:
         return starts, [part.size[rows].view(np.int64) for part in extents]
 
     @functools.cached_property
+    def presence(self) -> dict[str, bool]:
+        """Whether every sample has a field, by field; where fields are very many, not looked into."""
+        if isinstance(self.index.fields, LongExtents):
+            return dict.fromkeys(self.index.fields, False)
+        return {name: not sparse for name, sparse in zip(self.index.fields, self._sparse, strict=True)}
+
+    @functools.cached_property
     def _sparse(self) -> tuple[bool, ...]:
         """For each field, whether some sample lacks it."""
         return tuple(bool((part.offset == 0).any()) for part in self.index.fields.values())
@@ -152,19 +161,67 @@ class Shard:
             buffers, self.url, keys, names, np.split(plan.places, count), np.split(plan.within, count), sizes
         )
 
-    def raw_span(self, start: int, stop: int, field: str) -> RawField:
-        """One field of samples ``[start, stop)``: in one read where they are a block and have nothing else."""
+    def raw_span(self, start: int, stop: int, field: str, into: memoryview | None = None, at: int = 0) -> RawField:
+        """One field of samples ``[start, stop)``: in one read where they are a block and have nothing else.
+
+        Then the block's bytes go to ``into``, where that is given, from ``at`` on.
+        """
+        number = self._block_at(start, stop, field)
         blocks = self.index.blocks
-        if blocks is not None and list(self.index.fields) == [field]:
-            number = int(np.searchsorted(blocks.rows, start))
-            if number < len(blocks) and blocks.rows[number] == start and blocks.rows[number + 1] == stop:
-                base, end = (int(at) for at in blocks.offsets[number : number + 2])
-                data = self._data.read(base, end)
-                if self._verify and crc32(data) != blocks.crcs[number]:
-                    self._find_damage(data, base, start, stop)
-                (starts,), (sizes,) = self._relative([field], slice(start, stop), base)
-                return RawField(data, starts, sizes, self.index.keys.slice(start, stop - start), self.url)
-        return self.raw_rows(np.arange(start, stop), field)
+        if number is None or blocks is None:
+            return self.raw_rows(np.arange(start, stop), field)
+        base, end = (int(at) for at in blocks.offsets[number : number + 2])
+        data = self._data.read(base, end) if into is None else into[at : at + end - base]
+        if into is not None:
+            self._data.read_into(base, [into[at : at + end - base]])
+        if self._verify and crc32(data) != blocks.crcs[number]:
+            self._find_damage(data, base, start, stop)
+        (starts,), (sizes,) = self._relative([field], slice(start, stop), base)
+        keys = self.index.keys.slice(start, stop - start)
+        if into is None:
+            return RawField(data, starts, sizes, keys, (self.url,))
+        return RawField(into, np.where(starts < 0, -1, starts + at), sizes, keys, (self.url,))
+
+    def span_size(self, start: int, stop: int, field: str) -> int | None:
+        """How many bytes `raw_span` reads in one go; None where samples are no block or have other fields."""
+        number, blocks = self._block_at(start, stop, field), self.index.blocks
+        return None if number is None or blocks is None else int(blocks.offsets[number + 1] - blocks.offsets[number])
+
+    def _block_at(self, start: int, stop: int, field: str) -> int | None:
+        """The number of the block that is these samples, where they have only this field."""
+        blocks = self.index.blocks
+        if blocks is None or list(self.index.fields) != [field]:
+            return None
+        number = int(np.searchsorted(blocks.rows, start))
+        is_one = number < len(blocks) and blocks.rows[number] == start and blocks.rows[number + 1] == stop
+        return number if is_one else None
+
+    @property
+    def scatters(self) -> bool:
+        """Whether `raw_cut` saves a copy."""
+        return self._data.scatters
+
+    def raw_cut(
+        self, rows: Int64, field: str, cuts: Cuts, outs: Sequence[memoryview], places: Int64, threads: int = 1
+    ) -> RawField | None:
+        """One field of these samples without what is taken of it: that goes to the rows ``places`` of ``outs``.
+
+        None where a sample lacks the field, or is too small for it. Up to ``threads`` read at once. Raises
+        ChecksumError.
+        """
+        part = self.index.fields.get(field)
+        if part is None:
+            return None
+        offsets, sizes = part.offset[rows].astype(np.int64), part.size[rows].astype(np.int64)
+        if not bool(offsets.all()) or not cuts.fit(sizes):
+            return None
+        checked = part.crc[rows] if self._verify and part.crc is not None else None
+        found = read_cut(self._data, offsets, sizes, cuts, outs, places, checksums=checked is not None, threads=threads)
+        if checked is not None:
+            for at in np.flatnonzero(np.array(found.crcs, np.uint32) != checked).tolist():
+                key = self.index.keys[int(rows[at])].as_py()
+                raise _damaged(self.url, key, field, int(offsets[at]), int(checked[at]), found.crcs[at])
+        return RawField(found.data, found.starts, found.sizes, self.index.keys.take(pa.array(rows)), (self.url,))
 
     def raw_rows(self, rows: Int64, field: str) -> RawField:
         """One field of these samples, in the order given. Raises FieldError when no sample of the shard has it."""
@@ -177,7 +234,7 @@ class Shard:
         begins = np.concatenate(([0], np.cumsum(plan.stops - plan.starts)))
         starts = np.where(plan.within < 0, -1, begins[plan.places] + plan.within)
         keys = self.index.keys.take(pa.array(rows))
-        found = RawField(buffers[0] if len(buffers) == 1 else b"".join(buffers), starts, sizes, keys, self.url)
+        found = RawField(buffers[0] if len(buffers) == 1 else b"".join(buffers), starts, sizes, keys, (self.url,))
         if self._verify and part.crc is not None:
             self._check_raw(found, field, part, rows)
         return found
@@ -208,7 +265,7 @@ class Shard:
             if data is not None and crc32(data) != wanted:
                 raise _damaged(self.url, sample["__key__"], name, int(extents.offset[row]), wanted, crc32(data))
 
-    def _find_damage(self, data: bytes, base: int, first: int, last: int) -> None:
+    def _find_damage(self, data: Buffer, base: int, first: int, last: int) -> None:
         """A block's checksum is wrong: name the member. When every member is right, only headers or padding differ."""
         view = memoryview(data)
         for name, extents in self.index.fields.items():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
-from collections.abc import Sequence
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,17 +14,23 @@ from shoal.store import store_for
 from ._build import BLOCK_BYTES
 from ._compress import BlockCompressor
 from ._crc import crc32
-from ._header import BLOCK, PLAIN_PARTS, header_parts
+from ._header import BLOCK
+from ._heap import keep_freed_memory
 from ._index import Blocks, IndexFacts, ShardIndex
+from ._layout import lay_out, member_bytes
 from ._member_log import MemberLog
+from ._sample_encoder import EncodedSample
 
 __all__ = ["ShardFile", "WrittenShard"]
 
 _COMPRESSED_BLOCK_BYTES = 256 << 10
 """Smaller than plain ones: one sample read at random costs a whole block's decompression."""
-_PADDING = [bytes(-size % BLOCK) for size in range(BLOCK)]
+_GATHERED_BYTES = 2 << 20
+"""Laid out at once: for many members it costs each of them less."""
 _END_BLOCKS = 2
 _RECORD = 10240  # tar pads to records of twenty blocks
+
+Buffer = bytes | bytearray
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +44,7 @@ class WrittenShard:
 
 
 class ShardFile:
-    """Gathers members into blocks and writes each block with one call. Nothing shows before ``commit``."""
+    """Gathers samples into blocks and writes each block with one call. Nothing shows before ``commit``."""
 
     def __init__(
         self,
@@ -48,15 +55,20 @@ class ShardFile:
         mtime: int = 0,
         hashed: bool = False,
     ) -> None:
+        keep_freed_memory()
         self._sink = store_for(url).create(url)
         self._compressor = None if compression is None else BlockCompressor(compression, level)
         self._compression = compression
         self._block_bytes = BLOCK_BYTES if compression is None else _COMPRESSED_BLOCK_BYTES
-        self._header = header_parts(mtime)
+        self._mtime = mtime
         self._hash = hashlib.sha256() if hashed else None
         self._log = MemberLog()
-        self._parts: list[bytes] = []
-        self._position = 0  # in the tar
+        self._waiting: list[EncodedSample] = []
+        self._extra: list[tuple[str, bytes]] = []
+        self.samples = 0
+        """How many samples are in it."""
+        self.size = 0
+        """The tar's size so far, without its end marker."""
         self._stored = 0  # in the object
         self._head = b""
         self._block_rows = [0]
@@ -64,71 +76,74 @@ class ShardFile:
         self._block_stored = [0]
         self._block_crcs: list[int] = []
 
-    @property
-    def samples(self) -> int:
-        """How many samples are in it."""
-        return len(self._log.keys)
-
-    @property
-    def size(self) -> int:
-        """The tar's size so far, without its end marker."""
-        return self._position
-
     def write_extra(self, name: str, data: bytes) -> None:
-        """Write a member that belongs to no sample."""
-        self._append(b"", ((name, data),))
+        """Write a member that belongs to no sample, behind all samples."""
+        self._extra.append((name, data))
+        self.size += member_bytes(name.encode(), len(data))
 
-    def write(self, key: str, members: Sequence[tuple[str, bytes]]) -> None:
+    def write(self, sample: EncodedSample) -> None:
         """Write one sample."""
-        if self._position - self._block_offsets[-1] >= self._block_bytes:
-            self._flush()
-        self._log.add(key, members, self._append(key.encode() + b".", members))
+        if self.size - self._block_offsets[-1] >= self._block_bytes:
+            self._cut()
+        self._waiting.append(sample)
+        self.samples += 1
+        self.size += sample[3]
 
-    def _append(self, prefix: bytes, members: Sequence[tuple[str, bytes]]) -> list[int]:
-        """Gather members; returns where the bytes of each will start."""
-        header, parts, position, offsets = self._header, self._parts, self._position, []
-        for name, data in members:
-            size = len(data)
-            head = header(prefix + name.encode(), size)
-            padding = _PADDING[size % BLOCK]
-            position += BLOCK if len(head) == PLAIN_PARTS else len(head[0])
-            offsets.append(position)
-            position += size + len(padding)
-            parts += head
-            parts += (data, padding)
-        self._position = position
-        return offsets
+    def _cut(self) -> None:
+        """End a block, and write what was gathered once it is enough."""
+        self._block_rows.append(self.samples)
+        self._block_offsets.append(self.size)
+        if self.size - self._block_offsets[len(self._block_crcs)] >= _GATHERED_BYTES:
+            self._sink.write(self._gathered())
 
-    def _flush(self) -> None:
-        """Write what was gathered as one block."""
-        if self._position == self._block_offsets[-1]:
-            return
-        block = b"".join(self._parts)
-        self._parts.clear()
-        self._block_crcs.append(crc32(block))
-        self._put(block if self._compressor is None else self._compressor.add(block))
-        self._block_rows.append(len(self._log.keys))
-        self._block_offsets.append(self._position)
-        self._block_stored.append(self._stored)
-        self._log.flush()
+    def _gathered(self) -> Buffer:
+        """The blocks that were gathered, as they are stored."""
+        edges = self._block_offsets[len(self._block_crcs) :]
+        data = self._laid_out(edges[0])
+        view = memoryview(data)
+        blocks = [view[start - edges[0] : stop - edges[0]] for start, stop in itertools.pairwise(edges)]
+        self._block_crcs += map(crc32, blocks)
+        stored = blocks if self._compressor is None else list(map(self._compressor.add, blocks))
+        self._block_stored += itertools.accumulate(map(len, stored[1:]), initial=self._stored + len(stored[0]))
+        return self._noted(data if self._compressor is None else b"".join(stored))
 
-    def _put(self, data: bytes) -> None:
+    def _laid_out(self, base: int) -> bytearray:
+        """The bytes, from ``base`` on, of what was gathered, which is noted and let go."""
+        keys, fields, grouped, _ = zip(*self._waiting, strict=True) if self._waiting else ((), (), (), ())
+        starts = [key.encode() for key in keys]
+        names = [start + ending for start, own in zip(starts, fields, strict=True) for ending in _endings(own)]
+        contents = list(itertools.chain.from_iterable(grouped))
+        count = len(names)
+        names += [name.encode() for name, _ in self._extra]
+        contents += [data for _, data in self._extra]
+        sizes = np.fromiter(map(len, contents), np.int64, len(contents))
+        block, offsets = lay_out(names, contents, sizes, self._mtime)
+        offsets += base
+        self._log.add(keys, fields, contents[:count], offsets[:count], sizes[:count])
+        self._waiting.clear()
+        self._extra.clear()
+        return block
+
+    def _noted(self, data: Buffer) -> Buffer:
         if len(self._head) < BLOCK:
             self._head += data[: BLOCK - len(self._head)]
         if self._hash is not None:
             self._hash.update(data)
-        self._sink.write(data)
         self._stored += len(data)
+        return data
 
-    def _end(self) -> None:
+    def _end(self) -> Buffer:
         end = bytes(_END_BLOCKS * BLOCK)
-        end += bytes(-(self._position + len(end)) % _RECORD)
-        self._put(end if self._compressor is None else self._compressor.add(end) + self._compressor.finish())
+        end += bytes(-(self.size + len(end)) % _RECORD)
+        return self._noted(end if self._compressor is None else self._compressor.add(end) + self._compressor.finish())
 
     def commit(self, *, durable: bool = False) -> WrittenShard:
         """Finish the tar and show it under its name."""
-        self._flush()
-        self._end()
+        if self.size > self._block_offsets[-1]:
+            self._cut()
+        rest = [self._gathered()] if len(self._block_crcs) < len(self._block_offsets) - 1 else []
+        for data in (*rest, self._end()):
+            self._sink.write(data)
         self._sink.commit(durable=durable)
         facts = IndexFacts(self._stored, crc32(self._head), compression=self._compression)
         index = self._log.finish(facts, self._blocks())
@@ -146,3 +161,9 @@ class ShardFile:
     def abort(self) -> None:
         """Leave nothing behind."""
         self._sink.abort()
+
+
+@functools.lru_cache(maxsize=256)
+def _endings(fields: tuple[str, ...]) -> tuple[bytes, ...]:
+    """What the names of the members of these fields end in."""
+    return tuple(f".{field}".encode() for field in fields)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import bisect
+import copy
 import difflib
 import functools
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ import pyarrow as pa
 
 from shoal.errors import FieldError, ManifestError, PositionError, SampleKeyError, StaleIndexError, TarError
 
+from ._cut import Cuts
 from ._keys import WEBDATASET_RULE, KeyRule
 from ._manifest import Manifest
 from ._open import open_shard
@@ -26,9 +28,12 @@ from ._rows import Decoders, Sample
 from ._salvage import salvaged_runs
 from ._shard import Shard
 
-__all__ = ["ShardRef", "ShardSource", "Source"]
+__all__ = ["Pick", "ShardRef", "ShardSource", "Source"]
 
+Pick = Callable[[Mapping[str, bool]], Sequence[str] | None]
+"""Says which fields of a shard are wanted, of those it has and whether every sample has them; None for all."""
 Int64 = npt.NDArray[np.int64]
+R = TypeVar("R", RawField, RawField | None)
 _NO_DECODERS: Decoders = {}
 _MOST_OPEN = 128
 
@@ -72,6 +77,8 @@ class ShardRef:
     rule: KeyRule = WEBDATASET_RULE
     """By which its samples were counted and its fields named."""
     fields: tuple[str, ...] | None = None
+    size: int | None = None
+    """Of the object in bytes."""
 
 
 class ShardSource:
@@ -92,9 +99,42 @@ class ShardSource:
         self._open: OrderedDict[int, Shard] = OrderedDict()
         self._starts: Int64 | None = None
         self._lock = threading.RLock()
+        self._pick: Pick | None = None
+        self._picked: dict[int, Sequence[str] | None] = {}
+
+    def picking(self, pick: Pick) -> ShardSource:
+        """The same open shards, each read for the fields that ``pick`` says, where no others are asked for."""
+        picking = copy.copy(self)
+        picking._pick, picking._picked = pick, {}  # noqa: SLF001 - one class
+        return picking
+
+    def _wanted(self, number: int, fields: Sequence[str] | None) -> Sequence[str] | None:
+        if fields is not None or self._pick is None:
+            return fields
+        if number not in self._picked:
+            self._picked[number] = self._pick(self.shard(number).presence)
+        return self._picked[number]
 
     def __len__(self) -> int:
         return int(self.starts[-1])
+
+    @property
+    def rule(self) -> KeyRule:
+        """By which members are grouped into samples."""
+        return self._rule
+
+    @property
+    def verify(self) -> bool:
+        """Whether what is read is checked against the index."""
+        return self._verify
+
+    @property
+    def known_length(self) -> int | None:
+        """How many samples there are, where the manifest says it or it was asked before: nothing is opened."""
+        if self._starts is not None:
+            return int(self._starts[-1])
+        counts = [count for ref in self.shards if (count := self._known(ref)) is not None]
+        return sum(counts) if len(counts) == len(self.shards) else None
 
     @property
     def starts(self) -> Int64:
@@ -119,6 +159,10 @@ class ShardSource:
                     self._open.popitem(last=False)  # closed when its last reader lets go of it
             self._open.move_to_end(number)
             return found
+
+    def shard_of(self, number: int) -> Shard:
+        """The open shard of a sample."""
+        return self.shard(bisect.bisect_right(self._start_list, number) - 1)
 
     def _opened(self, ref: ShardRef) -> Shard:
         shard = open_shard(ref.url, rule=self._rule, verify=self._verify, sidecar=ref.sidecar)
@@ -154,14 +198,18 @@ class ShardSource:
         rows = self._checked(rows)
         if len(rows) == 1:  # before anything that costs more than the one sample does
             number = bisect.bisect_right(self._start_list, rows[0]) - 1
+            fields = self._wanted(number, fields)
             return self.shard(number).read_rows(rows - self._start_list[number], fields, decoders)
         numbers = np.searchsorted(self.starts, rows, "right") - 1
         if len(rows) and (numbers == numbers[0]).all():
-            return self.shard(int(numbers[0])).read_rows(rows - self.starts[numbers[0]], fields, decoders)
+            number = int(numbers[0])
+            fields = self._wanted(number, fields)
+            return self.shard(number).read_rows(rows - self.starts[number], fields, decoders)
         found: list[Sample] = [{}] * len(rows)
         for number in np.unique(numbers).tolist():
             at = np.flatnonzero(numbers == number)
-            samples = self.shard(number).read_rows(rows[at] - self.starts[number], fields, decoders)
+            wanted = self._wanted(number, fields)
+            samples = self.shard(number).read_rows(rows[at] - self.starts[number], wanted, decoders)
             for position, sample in zip(at.tolist(), samples, strict=True):
                 found[position] = sample
         return found
@@ -195,8 +243,9 @@ class ShardSource:
                     raise
                 yield from salvaged_runs(ref.url, self._rule, fields, decoders, log, error)
                 continue
-            for start, stop in shard.spans(fields):
-                yield _read_span(shard, start, stop, fields, decoders, log)
+            wanted = self._wanted(number, fields)
+            for start, stop in shard.spans(wanted):
+                yield _read_span(shard, start, stop, wanted, decoders, log)
 
     def raw_stream(self, field: str) -> Iterator[RawField]:
         """One field of all samples in order, block by block."""
@@ -205,16 +254,52 @@ class ShardSource:
             for start, stop in shard.spans([field]):
                 yield shard.raw_span(start, stop, field)
 
+    def raw_spans(
+        self, spans: Sequence[tuple[int, int, int]], field: str, room: Callable[[int], memoryview]
+    ) -> Iterator[RawField]:
+        """One field of runs of samples (shard, first, after the last), run by run, over one buffer that ``room`` gives.
+
+        Each over its own where a run is not a block.
+        """
+        runs = [(self.shard(number), start, stop) for number, start, stop in spans]
+        sizes = [shard.span_size(start, stop, field) for shard, start, stop in runs]
+        known = [size for size in sizes if size is not None]
+        if len(known) < len(sizes):
+            yield from (shard.raw_span(start, stop, field) for shard, start, stop in runs)
+            return
+        buffer, at = room(sum(known)), 0
+        for (shard, start, stop), size in zip(runs, known, strict=True):
+            yield shard.raw_span(start, stop, field, buffer, at)
+            at += size
+
     def raw_rows(self, rows: Int64, field: str) -> RawField:
         """One field of the samples with these numbers, in this order."""
+        return self._by_shard(rows, lambda shard, own, _: shard.raw_rows(own, field))
+
+    def raw_cut(
+        self, rows: Int64, field: str, cuts: Cuts, outs: Sequence[memoryview], threads: int = 1
+    ) -> RawField | None:
+        """One field of these samples without what is taken of it, which fills ``outs``, a row a sample, in order.
+
+        None where they cannot be cut so.
+        """
+        return self._by_shard(rows, lambda shard, own, places: shard.raw_cut(own, field, cuts, outs, places, threads))
+
+    def _by_shard(self, rows: Int64, read: Callable[[Shard, Int64, Int64], R]) -> RawField | R:
+        """Ask each shard once for all it holds, with the places those samples have among ``rows``."""
         rows = self._checked(rows)
         numbers = np.searchsorted(self.starts, rows, "right") - 1
-        touched = np.unique(numbers)
-        parts = [self.shard(n).raw_rows(rows[numbers == n] - self.starts[n], field) for n in touched.tolist()]
-        if len(parts) == 1:
-            return parts[0]
-        order = np.argsort(np.concatenate([np.flatnonzero(numbers == n) for n in touched]), kind="stable")
-        return join_raw(parts).take(order)
+        parts, orders = [], []
+        for number in np.unique(numbers).tolist():
+            places = np.flatnonzero(numbers == number)
+            part = read(self.shard(number), rows[places] - self.starts[number], places)
+            if part is None:
+                return part
+            parts.append(part)
+            orders.append(places)
+        if len(parts) < 2:
+            return join_raw(parts)
+        return join_raw(parts).take(np.argsort(np.concatenate(orders), kind="stable"))
 
     def find(self, key: str) -> int:
         """The number of the first sample with this key. Raises SampleKeyError, which suggests near ones."""

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from types import TracebackType
 from typing import Any, Literal, Self
 
 import msgspec
 
-from shoal.codec import EncodeOptions, Encoder, encoders
-from shoal.errors import CodecError, ObjectExistsError, WriteError
-from shoal.store import base_name, join_url, number_in_name, numbered_name, parent_url
+from shoal.codec import EncodeOptions
+from shoal.errors import ObjectExistsError, OptionError, ShoalError, ShoalWarning, WriteError
+from shoal.store import base_name, join_url, number_in_name, numbered_name, parent_url, relative_url
 
 from ._header import BLOCK, padded
 from ._index import save_index
@@ -28,8 +29,9 @@ from ._manifest import (
     save_manifest,
     split_of,
 )
-from ._names import check_field, check_key
+from ._names import check_key
 from ._open import index_url
+from ._sample_encoder import SampleEncoder
 from ._shard_file import ShardFile
 from ._write_options import FieldOrder, WriteOptions
 
@@ -48,7 +50,9 @@ class ShardWriter:
 
     Leaving the ``with`` block by an exception leaves no half shard and no manifest; finished shards stay, and a rerun
     with ``resume=True`` goes on after them: it passes over as many samples as they hold. ``overwrite=True`` replaces
-    a dataset that is there, all at once when the new one is whole.
+    a dataset that is there, all at once when the new one is whole; ``append=True`` adds shards after those that are
+    there, and they belong to the dataset when all of them are whole. ``root`` is the dataset's folder where shards lie
+    in a folder below it.
 
     Example:
         >>> import shoal
@@ -76,34 +80,40 @@ class ShardWriter:
         durable: bool = False,
         overwrite: bool = False,
         resume: bool = False,
+        append: bool = False,
+        root: str | None = None,
         allow_pickle: bool = False,
     ) -> None:
+        if append and (overwrite or resume):
+            raise OptionError("append stands alone", expected="append=True without overwrite and resume")
         self.options = WriteOptions(
             max_samples, max_bytes, compression, level, field_order, mtime, hashed, durable, allow_pickle
         )
         self.metadata = manifest_metadata(metadata)
         self._meta = msgspec.json.encode(self.metadata) if self.metadata else b""
         self._most_bytes = max_bytes - (padded(len(self._meta)) + BLOCK if self._meta else 0)
-        self.root = parent_url(os.fspath(pattern))
+        self.root = parent_url(os.fspath(pattern)) if root is None else root
         self.shards: list[ShardRecord] = []
         """The finished shards."""
         self.samples = 0
         """How many samples were taken, those passed over on resuming included."""
-        self._name = base_name(os.fspath(pattern))
+        self._name = base_name(os.fspath(pattern)) if root is None else relative_url(os.fspath(pattern), root)
         numbered_name(self._name, 0)  # a bad pattern is refused now, not when the first shard is full
         self._split = split
         self._schema = None if schema is None else dict(schema)
         self._overwrite = overwrite
         self._resume = resume
-        self._journal = Journal(
-            self.root, self._name, {**asdict(self.options), "metadata": self.metadata, "split": split}
-        )
+        self._append = append
+        self._first = 0
+        """The number of the first shard that is written."""
+        self._there = 0
+        """How many samples are in the shards before it."""
+        asked = {**asdict(self.options), "metadata": self.metadata, "split": split}
+        self._journal = Journal(self.root, self._name, {**asked, "append": True} if append else asked)
         self._state: Literal["new", "open", "failed", "closed"] = "new"
         self._file: ShardFile | None = None
         self._keys: set[str] = set()
-        self._fields: dict[str, bool] = {}
-        self._encoders: dict[str, Encoder] = {}
-        self._longest_field = 0
+        self._encoder = SampleEncoder(EncodeOptions(allow_pickle=allow_pickle), sort_fields=field_order == "sorted")
         self._passing = 0
         self._passed = edge_keys([])
 
@@ -128,6 +138,10 @@ class ShardWriter:
         listed = [
             record for record in self._manifest_before().shards if number_in_name(self._name, record.path) is not None
         ]
+        if self._append:
+            self._first = 1 + max((number_in_name(self._name, record.path) or 0 for record in listed), default=-1)
+            self._there = sum(record.samples for record in listed)
+            listed = []  # which stay
         if finished and finished == listed:  # killed after the manifest was written: nothing is left to do
             listed = []
         else:
@@ -148,11 +162,11 @@ class ShardWriter:
 
     def _foreign(self) -> list[str]:
         """Shards that stand under our names and are not left over from a run of ours."""
-        return [] if self._journal.left_in_place() else list(shards_there(self.root, self._name))
+        return [] if self._journal.left_in_place() else list(shards_there(self.root, self._name, self._first))
 
     def _start(self, finished: list[ShardRecord]) -> None:
         """Take away what an interrupted run left behind its finished shards, and begin the journal."""
-        remove_shards(self._folder, list(shards_there(self._folder, self._name, len(finished))))
+        remove_shards(self._folder, list(shards_there(self._folder, self._name, self._first + len(finished))))
         self.shards = finished
         self._passing = sum(record.samples for record in finished)
         self._passed = edge_keys(list(finished))
@@ -171,15 +185,18 @@ class ShardWriter:
         if self._passing:
             self._pass_over(key)
             return
-        members = self._encoded(key, fields)
+        encoded = self._encoder.encode(key, fields)
         try:
-            file = self._room_for(key, members)
-            if key not in self._keys:
-                file.write(key, members)
+            file = self._room_for(encoded[3])
+            is_new = key not in self._keys
+            if is_new:
+                file.write(encoded)
         except BaseException:
             self._fail()
             raise
-        self._note_new(key)
+        if not is_new:
+            raise WriteError("the key is in this shard already", key=key, hint="readers would take both for one sample")
+        self._keys.add(key)
 
     def _start_or_refuse(self) -> None:
         if self._state != "new":
@@ -190,7 +207,7 @@ class ShardWriter:
         """The key and the mapping of whatever came in."""
         key, fields = sample if isinstance(sample, tuple) and len(sample) == 2 else (None, sample)
         if not isinstance(fields, (dict, Mapping)):  # the first is the quick answer to the second
-            fields = getattr(fields, "as_wds", None)
+            fields = _as_wds(fields, self.samples)
         if not isinstance(fields, (dict, Mapping)):
             raise WriteError(
                 "this is no sample",
@@ -198,45 +215,11 @@ class ShardWriter:
                 found=type(sample).__name__,
             )
         key = fields.get("__key__") if key is None else key
-        key = f"{self.samples:09d}" if key is None else key
+        key = f"{self._there + self.samples:09d}" if key is None else key
         if not isinstance(key, str):
             raise WriteError("a key is text", expected="str", found=f"{type(key).__name__} {key!r}")
         check_key(key)
         return key, fields
-
-    def _encoded(self, key: str, fields: Mapping[str, Any]) -> list[tuple[str, bytes]]:
-        members = []
-        for field, value in fields.items():
-            if self._fields.get(field) or self._admitted(key, field):
-                members.append((field, value if type(value) is bytes else self._encode(key, field, value)))
-        if not members:
-            raise WriteError("a sample needs at least one field", key=key)
-        return sorted(members) if self.options.field_order == "sorted" else members
-
-    def _admitted(self, key: str, field: object) -> bool:
-        """Whether a new name is a field's; names with two underscores speak of the sample. Raises UnsafeNameError."""
-        if isinstance(field, str) and field.startswith("__"):
-            return False
-        check_field(key, field)
-        self._fields[str(field)] = True
-        self._longest_field = max(self._longest_field, len(str(field)))
-        return True
-
-    def _encode(self, key: str, field: str, value: Any) -> bytes:
-        encode = self._encoders.get(field)
-        if encode is None:
-            options = EncodeOptions(allow_pickle=self.options.allow_pickle)
-            encode = self._encoders[field] = encoders(options, [field])[field]
-        try:
-            encoded = encode(value)
-            return encoded if type(encoded) is bytes else bytes(encoded)
-        except CodecError as error:
-            raise error.at(key=key, field=field) from error.__cause__
-
-    def _note_new(self, key: str) -> None:
-        if key in self._keys:
-            raise WriteError("the key is in this shard already", key=key, hint="readers would take both for one sample")
-        self._keys.add(key)
 
     def _pass_over(self, key: str) -> None:
         """On resuming: the sample is in a finished shard. Its key must be the one that was written."""
@@ -251,23 +234,19 @@ class ShardWriter:
             )
         self._passing -= 1
 
-    def _room_for(self, key: str, members: list[tuple[str, bytes]]) -> ShardFile:
+    def _room_for(self, size: int) -> ShardFile:
         """The open shard, or a new one when the sample would overfill it."""
         file = self._file
-        if file is not None and file.samples:
-            name = 4 * (len(key) + 1 + self._longest_field)  # UTF-8 takes four bytes at most
-            size = sum([(len(data) + 2 * BLOCK - 1) // BLOCK * BLOCK for _, data in members])  # header and padding
-            size += 0 if name <= 100 else (3 * BLOCK + name) * len(members)  # perhaps a PAX header before each
-            if file.samples >= self.options.max_samples or file.size + size > self._most_bytes:
-                self._finish_shard()
-                file = None
+        if file is not None and (file.samples >= self.options.max_samples or file.size + size > self._most_bytes):
+            self._finish_shard()
+            file = None
         if file is None:
             file = self._file = self._new_file()
         return file
 
     def _new_file(self) -> ShardFile:
         options = self.options
-        self._path = numbered_name(self._name, len(self.shards))
+        self._path = numbered_name(self._name, self._first + len(self.shards))
         url = join_url(self._folder, self._path)
         file = ShardFile(
             url, compression=options.compression, level=options.level, mtime=options.mtime, hashed=options.hashed
@@ -337,26 +316,41 @@ class ShardWriter:
         """The new manifest: read now, since another writer may have finished in this folder meanwhile."""
         before = self._manifest_before()
         others = {
-            name: tuple(record for record in records if number_in_name(self._name, record.path) is None)
-            for name, records in before.splits.items()
+            name: tuple(record for record in records if self._stays(record)) for name, records in before.splits.items()
         }
         if not any(others.values()):
             before = Manifest({})  # nothing of it stays
         metadata = {**before.metadata, **self.metadata}
         manifest = Manifest(others, metadata, self._schema or before.schema, before.rule)
         for split in sorted({self._split_of(record) for record in self.shards}):
-            manifest = merge_shards(
-                manifest, split, [record for record in self.shards if self._split_of(record) == split]
-            )
+            records = [record for record in self.shards if self._split_of(record) == split]
+            if self._append:  # behind all others, whatever their names: positions stay what they were
+                splits = {**manifest.splits, split: (*manifest.splits.get(split, ()), *records)}
+                manifest = replace(manifest, splits=splits)
+            else:
+                manifest = merge_shards(manifest, split, records)
         return manifest
+
+    def _stays(self, record: ShardRecord) -> bool:
+        """Whether a shard that was there is none of those that are written now."""
+        number = number_in_name(self._name, record.path)
+        return number is None or number < self._first
 
     def _split_of(self, record: ShardRecord) -> str:
         return self._split if self._split is not None else split_of(record.path)
 
     def abort(self) -> None:
-        """Give up: the open shard vanishes, finished ones stay for a resumed run, no manifest is written."""
+        """Give up: the open shard vanishes, finished ones stay for a resumed run, no manifest is written.
+
+        What was to be appended vanishes as a whole.
+        """
+        whole = self._state == "open"
         self._fail()
         self._state = "closed"
+        if self._append and whole:
+            remove_shards(self._folder, [record.path for record in self.shards])
+            self._journal.remove()
+            self.shards = []
 
     def _fail(self) -> None:
         """What the open shard holds can no longer be trusted."""
@@ -365,7 +359,23 @@ class ShardWriter:
         if file is not None:
             file.abort()
 
+    def __repr__(self) -> str:
+        return f"<ShardWriter {join_url(self.root, self._name)}: {self.samples} samples, {self._state}>"
+
+    def __del__(self) -> None:
+        if getattr(self, "_state", "new") == "open" and self.samples:
+            text = f"a ShardWriter was never closed, so there is no dataset in {self.root}; write in a `with` block"
+            warnings.warn(text, ShoalWarning, stacklevel=2, source=self)
+
     @property
     def urls(self) -> list[str]:
         """Where the finished shards are, once closed."""
         return [join_url(self.root, record.path) for record in self.shards]
+
+
+def _as_wds(sample: Any, number: int) -> Any:
+    """A packable's own mapping; what does not fit is told with the sample's number."""
+    try:
+        return getattr(sample, "as_wds", None)
+    except ShoalError as error:
+        raise error.at(key=f"{number:09d}") from error.__cause__

@@ -6,7 +6,7 @@ and ``read(start, stop)``), writers on :class:`ObjectWriter` (``write``, ``commi
 or not at all.
 """
 
-from ._base import ObjectInfo, ObjectReader, ObjectWriter, Store
+from ._base import ObjectInfo, ObjectReader, ObjectWriter, ScatterReader, Store
 from ._cache import cache_dir
 from ._local import LocalStore
 from ._memory import MemoryStore
@@ -20,6 +20,7 @@ __all__ = [
     "ObjectInfo",
     "ObjectReader",
     "ObjectWriter",
+    "ScatterReader",
     "Store",
     "base_name",
     "cache_dir",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-__all__ = ["ObjectInfo", "ObjectReader", "ObjectWriter", "Store"]
+__all__ = ["ObjectInfo", "ObjectReader", "ObjectWriter", "ScatterReader", "Store"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,15 @@ class ObjectReader(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class ScatterReader(Protocol):
+    """An open object that can also put its bytes where the caller wants them. Not every store's can."""
+
+    def read_into(self, start: int, parts: Sequence[memoryview]) -> int:
+        """Fill these parts, one after the other, from ``start`` on; return how many bytes were missing for that."""
+        ...
 
 
 class ObjectWriter(Protocol):

@@ -19,6 +19,7 @@ __all__ = ["LocalStore"]
 
 # One pread moves at most 2 GiB on Linux, whatever is asked.
 _MOST_AT_ONCE = 1 << 30
+_MOST_PARTS = 1024  # IOV_MAX of Linux and macOS
 
 
 @contextlib.contextmanager
@@ -67,6 +68,30 @@ class LocalReader:
                 return found
         return [self.read(start, stop) for start, stop in zip(starts, stops, strict=True)]
 
+    def read_into(self, start: int, parts: Sequence[memoryview]) -> int:
+        size = sum(map(len, parts))
+        try:
+            if len(parts) <= _MOST_PARTS and os.preadv(self._descriptor, parts, start) == size:
+                return 0
+            done = 0
+            for at in range(0, len(parts), _MOST_PARTS):
+                few = parts[at : at + _MOST_PARTS]
+                got = self._fill(start + done, few)
+                done += got
+                if got < sum(map(len, few)):
+                    break
+        except OSError as error:
+            raise _ours(error, self.info.url) from error
+        return size - done
+
+    def _fill(self, start: int, parts: Sequence[memoryview]) -> int:
+        size = sum(map(len, parts))
+        done = got = os.preadv(self._descriptor, parts, start)
+        while got and done < size:  # a signal, or a range over the limit of one call, cut the read short
+            got = os.preadv(self._descriptor, _after(parts, done), start + done)
+            done += got
+        return done
+
     def _read_on(self, first: bytes, start: int, stop: int) -> bytes:
         """A signal, or a range over the limit of one call, cut the read short."""
         parts = [first]
@@ -83,6 +108,15 @@ class LocalReader:
 
     def __del__(self) -> None:
         self.close()
+
+
+def _after(parts: Sequence[memoryview], done: int) -> list[memoryview]:
+    """What is still to be filled after the first ``done`` bytes."""
+    left = []
+    for part in parts:
+        left.append(part[min(done, len(part)) :])
+        done -= min(done, len(part))
+    return left
 
 
 class LocalWriter:

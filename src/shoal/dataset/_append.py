@@ -1,0 +1,184 @@
+"""Write samples into new shards of a dataset that is there."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute
+
+from shoal.errors import FormatError, ManifestError, OptionError, SchemaMismatchError, WriteError
+from shoal.sample import is_record, schema_of
+from shoal.schema import compare, schema_from_json, schema_hash
+from shoal.shard import SHARD_ENDINGS, Manifest, ShardSource, ShardWriter, Source, load_manifest
+from shoal.store import base_name, join_url, parent_url, relative_url, store_for
+
+from ._hash import hash_texts
+from ._stored_form import stored_form
+
+if TYPE_CHECKING:
+    from ._dataset import Dataset
+
+__all__ = ["Target", "append_samples", "dataset_of"]
+
+pc: Any = pyarrow.compute  # its functions are made as it is imported, out of a checker's sight
+
+_AT_ONCE = 256  # samples whose keys are looked up together
+_NUMBER = re.compile(r"\d+(?=\D*$)")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The split of a dataset that grows."""
+
+    root: str
+    manifest: Manifest
+    split: str
+
+    @property
+    def pattern(self) -> str:
+        """How its shards are called: the last one's name, with a place for the number."""
+        paths = [record.path for record in self.manifest.splits[self.split]]
+        folder, name = paths[-1].rpartition("/")[::2]
+        ending = next((end for end in sorted(SHARD_ENDINGS, key=len, reverse=True) if name.endswith(end)), "")
+        stem = name.removesuffix(ending)
+        found = _NUMBER.search(stem)
+        called = f"{stem}-%06d" if found is None else f"{stem[: found.start()]}{_place(paths)}{stem[found.end() :]}"
+        return join_url(self.root, *([folder] if folder else []), called + ending)
+
+
+def _place(paths: Iterable[str]) -> str:
+    """``%06d`` where numbers have zeros in front, else ``%d``."""
+    stems = (re.sub(r"(\.[a-z]\w*)+$", "", base_name(path).lower()) for path in paths)
+    numbers = [found[0] for stem in stems if (found := _NUMBER.search(stem))]
+    widths = [len(number) for number in numbers if number.startswith("0") and len(number) > 1]
+    return f"%0{max(widths)}d" if widths else "%d"
+
+
+def dataset_of(source: Source, path: object, split: str | None) -> Target:
+    """The dataset, and its split, that an opened path is. Raises ManifestError where no manifest lists its shards."""
+    if not isinstance(source, ShardSource):
+        raise FormatError("only tar shards can be added to", found=type(source).__name__)
+    root, manifest = _root_of(source, path)
+    paths = {relative_url(ref.url, root) for ref in source.shards}
+    fitting = [
+        name for name, records in manifest.splits.items() if not paths or paths & {record.path for record in records}
+    ]
+    names = [split] if split is not None else fitting
+    if len(names) != 1:
+        raise OptionError(
+            "samples are added to one split",
+            expected=" or ".join(manifest.splits) or "a split",
+            found=f"{len(names)} splits",
+            hint=f"open one: Dataset({root!r}, split={next(iter(manifest.splits), 'train')!r})",
+        )
+    return Target(root, manifest, names[0])
+
+
+def _root_of(source: ShardSource, path: object) -> tuple[str, Manifest]:
+    for root in _roots(source, path):
+        manifest = load_manifest(root)
+        paths = set() if manifest is None else {record.path for record in manifest.shards}
+        if manifest is not None and all(relative_url(ref.url, root) in paths for ref in source.shards):
+            return root, manifest
+    raise ManifestError(
+        "there is no manifest to add to",
+        found=repr(path),
+        hint="make one with `shoal index FOLDER --manifest`; new tars in a folder without one are seen by `refresh`",
+    )
+
+
+def _roots(source: ShardSource, path: object) -> Iterator[str]:
+    if isinstance(path, (str, os.PathLike)):
+        text = os.fspath(path)
+        if base_name(text) == "manifest.json":
+            yield parent_url(parent_url(text))
+        elif store_for(text).is_folder(text):
+            yield text
+    if source.shards:
+        folder = parent_url(source.shards[0].url)
+        yield from (folder, parent_url(folder))
+
+
+def append_samples(
+    samples: Iterable[Any], target: Target, whole: Dataset[Any], max_samples: int | None, max_bytes: int | None
+) -> list[str]:
+    """Write samples behind those of ``whole``, which is the target with its deleted samples; returns the new shards."""
+    rest = iter(samples)
+    first = next(rest, None)
+    if first is None:
+        return []
+    kind = type(first[1] if isinstance(first, tuple) and len(first) == 2 else first)
+    _check_kind(kind, target.manifest, whole)
+    records = target.manifest.splits[target.split]
+    writer = ShardWriter(
+        target.pattern,
+        root=target.root,
+        append=True,
+        split=target.split,
+        compression=records[-1].compression,
+        metadata=target.manifest.metadata,
+        max_samples=10_000 if max_samples is None else max_samples,
+        max_bytes=1 << 30 if max_bytes is None else max_bytes,
+    )
+    keys = whole.key_column()
+    with writer:
+        for sample in _with_new_keys(itertools.chain([first], rest), kind, keys, whole):
+            writer.write(sample)
+    return writer.urls
+
+
+def _check_kind(kind: type[Any], manifest: Manifest, whole: Dataset[Any]) -> None:
+    """Raise SchemaMismatchError unless the samples are what the manifest says."""
+    if manifest.schema is None:
+        if is_record(kind) and whole.fields != ("msgpack",):
+            found = f"{kind.__name__}, a typed sample"
+            raise SchemaMismatchError("the dataset has plain fields", expected=", ".join(whole.fields), found=found)
+        return
+    stored = schema_from_json(manifest.schema)
+    if not is_record(kind):
+        raise SchemaMismatchError("the dataset has typed samples", expected=stored.name, found=kind.__name__)
+    given = schema_of(kind)
+    if schema_hash(stored) != schema_hash(given):
+        changes = "; ".join(map(str, compare(stored, given))) or "another order"
+        raise SchemaMismatchError("samples of another type than the dataset's", expected=str(stored), found=changes)
+
+
+def _with_new_keys(
+    samples: Iterator[Any], kind: type[Any], keys: pa.ChunkedArray, whole: Dataset[Any]
+) -> Iterator[tuple[str, Any]]:
+    """Each sample as it is stored, under a key that no other has. Raises WriteError for one that is there already."""
+    there = np.sort(hash_texts(keys))
+    number = _next_number(keys)
+    new: set[str] = set()
+    while batch := list(itertools.islice(samples, _AT_ONCE)):
+        pairs = [stored_form(number + at, sample, kind) for at, sample in enumerate(batch)]
+        number += len(batch)
+        for key, is_there in zip([key for key, _ in pairs], _found([key for key, _ in pairs], there), strict=True):
+            if key in new or (is_there and key in whole):
+                hint = "delete the old sample with `tombstone` and give the new one another key"
+                raise WriteError("the key is there already", key=key, hint=hint)
+            new.add(key)
+        yield from pairs
+
+
+def _found(keys: list[str], there: npt.NDArray[np.uint64]) -> list[bool]:
+    """Which keys may be among those there; without a set of them all, which would take much memory."""
+    hashes = hash_texts(pa.array(keys, pa.large_string()))
+    at = np.searchsorted(there, hashes)
+    found: list[bool] = (np.append(there, np.uint64(0))[at] == hashes).tolist() if len(there) else [False] * len(keys)
+    return found
+
+
+def _next_number(keys: pa.ChunkedArray) -> int:
+    """The number after those that are keys already."""
+    numbered = keys.filter(pc.match_substring_regex(keys, "^[0-9]{9,18}$"))
+    highest = pc.max(numbered.cast(pa.int64())).as_py()
+    return 0 if highest is None else int(highest) + 1

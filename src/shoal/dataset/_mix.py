@@ -1,0 +1,109 @@
+"""Datasets mixed by weight: exact proportions, in every part of an epoch."""
+
+# ruff: noqa: SLF001 - one dataset is made of others
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from shoal.errors import OptionError
+from shoal.load import LoaderOptions
+from shoal.order import GlobalShuffle, Mix, Mixed, Order, Sequential
+
+from ._combine import concat
+from ._description import Step
+from ._loading import DatasetSource
+
+if TYPE_CHECKING:
+    from ._dataset import Dataset
+
+__all__ = ["MixedSource", "Mixture", "mix"]
+
+T = TypeVar("T")
+Weight = float | int | Fraction
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Mixture:
+    """How a dataset was mixed: what a loader needs to go on for ever, and to shuffle each part by itself."""
+
+    mix: Mix
+    length: int | None
+    rows: Int64 | None
+    """The numbers of all samples, one part after the other; None where they are those of the source."""
+
+    def order(self, shuffle: bool) -> Mixed:
+        """The order of the mixture, each part in its own: as it lies, or shuffled."""
+        counts = self.mix.counts
+        orders: list[Order] = [
+            GlobalShuffle(count, self.mix.seed_of(number)) if shuffle else Sequential(count)
+            for number, count in enumerate(counts)
+        ]
+        return Mixed(self.mix, tuple(orders), self.length)
+
+
+class MixedSource(DatasetSource):
+    """All samples of a mixture's parts, and the order it has of its own."""
+
+    def __init__(self, dataset: Dataset[Any], mixture: Mixture) -> None:
+        super().__init__(dataset)
+        self._mixture = mixture
+
+    def order(self, options: LoaderOptions) -> Order:
+        """The mixture's order; a shuffle shuffles each part, with the loader's seed."""
+        mixture = self._mixture
+        if options.seed:
+            mixture = replace(mixture, mix=replace(mixture.mix, seed=mixture.mix.seed + options.seed))
+        return mixture.order(options.shuffle)
+
+
+def mix(
+    datasets: Iterable[Dataset[T]],
+    weights: Sequence[Weight] | None = None,
+    *,
+    seed: int = 0,
+    length: int | None = None,
+    stages: Sequence[tuple[int, Sequence[Weight]]] = (),
+) -> Dataset[T]:
+    """Several datasets as one, taken from in turn so that every part of an epoch has their proportions.
+
+    Without ``weights`` each sample comes once an epoch, evenly spread. With them, an epoch is ``length`` samples long
+    (as many as there are in all, if not said), of which a dataset has its share to within one sample: small ones are
+    repeated, large ones go on in the next epoch where they were. ``stages`` change the weights from a position on,
+    ``((position, weights), ...)``; positions are counted in samples over all epochs and ranks. A loader that shuffles
+    shuffles each dataset by itself.
+
+    Raises OptionError for weights that do not fit the datasets.
+
+    Example:
+        >>> import shoal
+        >>> for name, count in (("a", 6), ("b", 3)):
+        ...     with shoal.ShardWriter(f"memory://doc/mix/{name}/x-%06d.tar") as writer:
+        ...         for number in range(count):
+        ...             writer.write({"__key__": f"{name}{number}"})
+        >>> a, b = shoal.Dataset("memory://doc/mix/a"), shoal.Dataset("memory://doc/mix/b")
+        >>> shoal.mix([a, b]).keys()
+        ['a0', 'b0', 'a1', 'a2', 'b1', 'a3', 'a4', 'b2', 'a5']
+        >>> shoal.mix([a, b], weights=[1, 1], length=8).keys()
+        ['a0', 'b0', 'a1', 'b1', 'a2', 'b2', 'a3', 'b0']
+    """
+    parts = list(datasets)
+    if not parts:
+        raise OptionError("there is nothing to mix", expected="at least one dataset")
+    counts = tuple(len(part) for part in parts)
+    shares = counts if weights is None else tuple(weights)
+    planned = Mix(counts, shares, seed, tuple((start, tuple(chosen)) for start, chosen in stages))
+    whole = concat(parts) if len(parts) > 1 else parts[0]
+    mixture = Mixture(planned, length, None if whole.is_whole else whole.numbers)
+    order = mixture.order(shuffle=False)
+    positions = order.samples(np.arange(order.length, dtype=np.int64))
+    shown = ", ".join(f"{share:g}" if isinstance(share, (int, float)) else str(share) for share in shares)
+    made = whole._view(rows=whole.numbers[positions], step=Step(f"mix({shown})"), mixture=mixture)
+    return cast("Dataset[T]", made)

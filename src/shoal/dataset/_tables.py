@@ -1,0 +1,375 @@
+"""A dataset as a table: Arrow, pandas, Parquet, SQL; and what is in it."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import numpy as np
+import pyarrow as pa
+
+from shoal.errors import FieldError, MissingExtraError, OptionError, WriteError
+from shoal.sample import is_record, schema_of
+from shoal.shard import ErrorLog
+
+from ._core import Core
+from ._describe import Summary, summarize
+from ._description import PathLike, Step
+from ._from_parquet import shards_from_parquet
+from ._parquet import write_parquet
+from ._reading import PAYLOAD
+from ._sql import run_condition, run_sql
+from ._table_batches import (
+    KEY,
+    Keyed,
+    Layout,
+    Part,
+    Widened,
+    batches_of,
+    can_gather,
+    gathered_parts,
+    row_parts,
+    widest,
+)
+from ._where import Expression, Field, as_expression, resolve_columns, sql_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ._dataset import Dataset
+
+__all__ = ["Tables"]
+
+T = TypeVar("T")
+
+
+class Tables(Core[T]):
+    """``to_arrow``, ``to_pandas``, ``to_parquet``, ``sql``, ``describe``."""
+
+    def to_batches(self, columns: Sequence[str] | None = None, *, batch_size: int = 1024) -> Iterator[pa.RecordBatch]:
+        """The samples as Arrow record batches, read as they are asked for.
+
+        The columns are ``__key__`` and the fields of the samples, or those named. Typed samples have the types of their
+        schema; arrays are fixed-shape tensors, or structs of ``data`` and ``shape`` where shapes differ; images and
+        sounds are the bytes of their files. Of untyped samples, JSON of one shape is a struct and other JSON is text. A
+        batch has at most ``batch_size`` rows, fewer where samples are large.
+
+        All batches have one schema, which the first samples give. Raises WriteError where a later one does not fit it;
+        ``to_arrow`` and ``to_parquet`` find the schema that fits all.
+
+        Example:
+            >>> import shoal
+            >>> with shoal.ShardWriter("memory://doc/batches/data-%06d.tar") as writer:
+            ...     for number in range(5):
+            ...         writer.write({"__key__": f"k{number}", "cls": number, "json": {"width": 10 * number}})
+            >>> [batch.num_rows for batch in shoal.Dataset("memory://doc/batches").to_batches(batch_size=2)]
+            [2, 2, 1]
+        """
+        _check_size(batch_size)
+        return self._told_batches(columns, batch_size)
+
+    def _told_batches(self, columns: Sequence[str] | None, batch_size: int) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from batches_of(self._parts(columns, batch_size), columns)
+        except Widened as widened:
+            raise WriteError(
+                "a sample does not fit the columns of those before",
+                field=widened.column,
+                hint="use to_arrow() or to_parquet(), which look for columns that fit all",
+            ) from None
+
+    def to_arrow(self, columns: Sequence[str] | None = None, *, batch_size: int = 1024) -> pa.Table:
+        """All samples as one Arrow table; the columns are those of ``to_batches``. The metadata alone is ``table()``.
+
+        Example:
+            >>> import shoal
+            >>> with shoal.ShardWriter("memory://doc/arrow/data-%06d.tar") as writer:
+            ...     for number in range(3):
+            ...         writer.write({"__key__": f"k{number}", "cls": number, "json": {"width": 10 * number}})
+            >>> table = shoal.Dataset("memory://doc/arrow").to_arrow()
+            >>> table.column_names, table["json"].to_pylist()[1]
+            (['__key__', 'cls', 'json'], {'width': 10})
+        """
+        _check_size(batch_size)
+
+        def made(layout: Layout | None) -> pa.Table:
+            self._begin_again(layout)
+            batches = list(batches_of(self._parts(columns, batch_size), columns, layout))
+            return pa.Table.from_batches(batches) if batches else self._empty(columns).empty_table()
+
+        return widest(made)
+
+    def to_pandas(self, columns: Sequence[str] | None = None, *, limit: int | None = None) -> pd.DataFrame:
+        """The samples, or the first ``limit`` of them, as a DataFrame: ``__key__`` and a column for each field.
+
+        The cells are the fields as samples have them: arrays are NumPy's, images are decoded where samples decode them.
+        Raises MissingExtraError where pandas is not installed.
+
+        Example:
+            >>> import shoal
+            >>> with shoal.ShardWriter("memory://doc/pandas/data-%06d.tar") as writer:
+            ...     for number in range(3):
+            ...         writer.write({"__key__": f"k{number}", "cls": number, "txt": "hello"})
+            >>> shoal.Dataset("memory://doc/pandas").to_pandas(["__key__", "cls"]).cls.sum().item()
+            3
+        """
+        pandas = _pandas()
+        rows = self._keyed(columns)
+        keyed = list(rows) if limit is None else [row for _, row in zip(range(limit), rows, strict=False)]
+        self.errors.tell()
+        known = [KEY, *_names_in([sample for _, sample in keyed])] if keyed else self._empty(columns).names
+        names = known if columns is None else list(columns)
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise FieldError("no such field", expected=" or ".join(known), found=unknown[0])
+        found = {name: [key if name == KEY else _cell(sample, name) for key, sample in keyed] for name in names}
+        return cast("pd.DataFrame", pandas.DataFrame(found))
+
+    def to_parquet(
+        self,
+        path: PathLike,
+        *,
+        columns: Sequence[str] | None = None,
+        row_group_size: int = 4096,
+        compression: str | None = "zstd",
+    ) -> int:
+        """Write the samples to one Parquet file, and return how many there are.
+
+        The columns are those of ``to_batches``. A row group at a time is in memory, and the file appears when it is
+        whole. ``Dataset.from_parquet`` gives equal samples back, of the same type where they had one.
+
+        Example:
+            >>> import shoal
+            >>> with shoal.ShardWriter("memory://doc/parquet/data-%06d.tar") as writer:
+            ...     for number in range(3):
+            ...         writer.write({"__key__": f"k{number}", "cls": number, "json": {"width": 10 * number}})
+            >>> ds = shoal.Dataset("memory://doc/parquet")
+            >>> ds.to_parquet("memory://doc/table.parquet")
+            3
+            >>> again = shoal.Dataset.from_parquet("memory://doc/table.parquet", "memory://doc/again")
+            >>> again.get("k2")["json"]
+            {'width': 20}
+        """
+        _check_size(row_group_size)
+
+        def made(layout: Layout | None) -> int:
+            self._begin_again(layout)
+            batches = batches_of(self._parts(columns, row_group_size), columns, layout)
+            return write_parquet(batches, self._empty(columns), os.fspath(path), compression)
+
+        written: int = widest(made)
+        return written
+
+    @classmethod
+    def from_parquet(
+        cls,
+        path: PathLike | Iterable[PathLike],
+        output: PathLike,
+        *,
+        sample_type: type[Any] | None = None,
+        key: str | None = None,
+        columns: Sequence[str] | Mapping[str, str] | None = None,
+        max_samples: int | None = None,
+        max_bytes: int | None = None,
+        compression: str | None = None,
+        overwrite: bool = False,
+        batch_size: int = 1024,
+    ) -> Dataset[Any]:
+        """Write shards of what Parquet files hold, row by row, and open them.
+
+        ``path`` is a file, a folder, a pattern or a list of these. ``output`` names the shards as for `write_samples`.
+        A table that ``to_parquet`` wrote gives the samples it was made of. Rows of any other become samples of
+        ``sample_type``, or else `DictSample` with a field for each column. ``columns`` chooses some; as a mapping
+        (``{"image": "jpg", "label": "cls"}``) it makes plain WebDataset samples with a member for each. ``key`` names
+        the column with the samples' keys; else that is ``__key__``, or their numbers.
+
+        Raises:
+            FormatError: A file is not Parquet, or the files differ.
+            SchemaMismatchError: A row does not fit ``sample_type``; no dataset is there then.
+
+        Example:
+            >>> import pyarrow as pa, pyarrow.parquet as pq, shoal, tempfile
+            >>> folder = tempfile.mkdtemp()
+            >>> pq.write_table(pa.table({"text": ["one", "two"], "class": [0, 1]}), f"{folder}/table.parquet")
+            >>> ds = shoal.Dataset.from_parquet(f"{folder}/table.parquet", f"{folder}/shards")
+            >>> ds[1].text, ds.where("class = 0").keys()
+            ('two', ['000000000'])
+        """
+        urls, kind = shards_from_parquet(
+            path,
+            output,
+            sample_type=sample_type,
+            key=key,
+            columns=columns,
+            max_samples=max_samples,
+            max_bytes=max_bytes,
+            compression=compression,
+            overwrite=overwrite,
+            batch_size=_check_size(batch_size),
+        )
+        made: Any = cls
+        return cast("Dataset[Any]", made(urls) if kind is None else made(urls, sample_type=kind))
+
+    def _begin_again(self, layout: Layout | None) -> None:
+        if layout is not None:  # what was passed over the first time is met again
+            self.errors = ErrorLog(self._description.policy)
+
+    def _empty(self, columns: Sequence[str] | None) -> pa.Schema:
+        """The schema of a table without rows."""
+        schema = schema_of(self.sample_type) if is_record(self.sample_type) else None
+        names = [KEY, *(schema.names if schema is not None else self.fields)]
+        kept = [name for name in names if columns is None or name in columns]
+        return pa.schema([pa.field(name, pa.string() if name == KEY else pa.null()) for name in kept])
+
+    def _keyed(self, columns: Sequence[str] | None = None) -> Iterator[Keyed]:
+        """The samples in view, each with its key; only these columns are read, where they are members."""
+        if columns is not None and self._reading.convert is None and not self._description.stages:
+            if isinstance(columns, str):
+                raise OptionError("columns are a list of names", expected=f"[{columns!r}]", found=repr(columns))
+            fields = [name for name in columns if name != KEY]
+            if fields:
+                self._refuse_unknown(fields)
+                narrow: Tables[Any] = self._view(fields=tuple(fields), stored_type=dict)
+                return narrow._keyed_runs()
+        return self._keyed_runs()
+
+    def _keyed_runs(self) -> Iterator[Keyed]:
+        log = self.errors
+        alike = all(stage.kind == "map" for stage in self._description.stages)
+        for run in self._stored_runs(self._rows, log):
+            for part in [run] if alike else [[sample] for sample in run]:
+                keys = [sample["__key__"] for sample in part]
+                found = self._before_format(part)
+                yield from zip(keys if alike else keys * len(found), found, strict=True)
+        log.tell()
+
+    def _parts(self, columns: Sequence[str] | None, size: int) -> Iterator[Part]:
+        """The samples in view as columns of values, some at a time."""
+        dataset, schema = cast("Dataset[Any]", self), self.schema  # nobody holds Tables that are not one
+        source = dataset.raw_source
+        if source is None or schema is None or not can_gather(schema) or not len(self):
+            return row_parts(self._keyed(columns), size)
+        first = source.shard(int(np.searchsorted(source.starts, self.numbers[0], "right")) - 1).index
+        mean = float(first.fields[PAYLOAD].size.mean())
+        return gathered_parts(dataset.ordered, schema, columns, size, mean)
+
+    # ------------------------------------------------------------------------------------------------------------- SQL
+
+    def sql(self, query: str) -> pa.Table:
+        """The answer of duckdb to a query over ``ds``: the metadata of the samples in view, read from the index.
+
+        ``ds`` has a column ``key`` and the metadata columns under their short names (``width`` for ``json.width``)
+        where those are clear; the whole name always works. Raises QueryError, and MissingExtraError without duckdb.
+
+        Example:
+            >>> import shoal
+            >>> with shoal.ShardWriter("memory://doc/sql/data-%06d.tar") as writer:
+            ...     for number in range(4):
+            ...         writer.write(
+            ...             {"__key__": f"k{number}", "json": {"width": 100 * number, "kind": "ab"[number % 2]}}
+            ...         )
+            >>> ds = shoal.Dataset("memory://doc/sql")
+            >>> ds.sql("select key, width from ds where width > 100 order by width desc").to_pylist()
+            [{'key': 'k3', 'width': 300}, {'key': 'k2', 'width': 200}]
+            >>> ds.sql("select kind, avg(json.width) as mean from ds group by kind order by kind").to_pylist()
+            [{'kind': 'a', 'mean': 100.0}, {'kind': 'b', 'mean': 200.0}]
+        """
+        self._refuse_filtered("a table of metadata")
+        return run_sql(query, self._metadata())
+
+    def where_sql(self, condition: str | Expression | Field) -> Dataset[T]:
+        """The samples for which a condition is true, in duckdb's SQL with all its functions; ``where`` needs no duckdb.
+
+        Example:
+            >>> import shoal
+            >>> with shoal.ShardWriter("memory://doc/where-sql/data-%06d.tar") as writer:
+            ...     for number in range(4):
+            ...         writer.write({"__key__": f"k{number}", "json": {"width": number}})
+            >>> shoal.Dataset("memory://doc/where-sql").where_sql("width % 2 = 1 and length(key) = 2").keys()
+            ['k1', 'k3']
+        """
+        text = condition
+        if not isinstance(text, str):
+            text = sql_of(resolve_columns(as_expression(condition), ("__key__", *self.column_names)))
+        keep = run_condition(text, self._metadata())
+        rows = np.flatnonzero(keep) if self._rows is None else self._rows[keep]
+        return self._view(
+            rows=rows, step=Step(f"where_sql({text!r})", again=operator.methodcaller("where_sql", condition))
+        )
+
+    def _metadata(self) -> pa.Table:
+        """The keys and all metadata columns that are whole: one type, and left out of no shard's index."""
+        try:
+            table = self.source.table(["__key__", *self.column_names])
+        except FieldError:
+            table = self.source.table(["__key__", *(name for name in self.column_names if self._is_whole(name))])
+        return table if self._rows is None else table.take(pa.array(self._rows))
+
+    def _is_whole(self, column: str) -> bool:
+        try:
+            self.source.table([column])
+        except FieldError:
+            return False
+        return True
+
+    # -------------------------------------------------------------------------------------------------------- the rest
+
+    def describe(self) -> Summary:
+        """What is in the dataset: samples, sizes of fields, ranges and commonest values of metadata; from the index.
+
+        Example:
+            >>> import shoal
+            >>> with shoal.ShardWriter("memory://doc/describe/data-%06d.tar") as writer:
+            ...     for number in range(4):
+            ...         writer.write({"__key__": f"k{number}", "json": {"width": number, "kind": "ab"[number % 2]}})
+            >>> shoal.Dataset("memory://doc/describe").describe()
+            4 samples in 1 shard, 88 B of fields
+            <BLANKLINE>
+            field  type  samples  size  mean
+            json   json  4        88 B  22 B
+            <BLANKLINE>
+            column      type    nulls  distinct  values
+            json.width  int64   0      4         0 to 3, mean 1.5
+            json.kind   string  0      2         a (2), b (2)
+        """
+        self._refuse_filtered("a description")
+        deleted = len(cast("Dataset[Any]", self).tombstones)
+        return summarize(self.source, self._rows, self.column_names, self.schema, deleted)
+
+
+def _check_size(size: int) -> int:
+    if size < 1:
+        raise OptionError("a batch has at least one row", expected="1 or more", found=size)
+    return size
+
+
+def _names_in(samples: list[Any]) -> list[str]:
+    names: dict[str, None] = {}
+    for sample in samples:
+        if isinstance(sample, Mapping):
+            names.update(dict.fromkeys(name for name in sample if not name.startswith("__")))
+        elif is_record(type(sample)):
+            return list(schema_of(type(sample)).names)
+        else:
+            raise WriteError(
+                "these samples are no rows of a table", expected="typed samples or dicts", found=type(sample).__name__
+            )
+    return list(names)
+
+
+def _cell(sample: Any, name: str) -> Any:
+    if isinstance(sample, Mapping):
+        return sample.get(name)
+    return getattr(sample, name)
+
+
+def _pandas() -> Any:
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise MissingExtraError(
+            "the package pandas cannot be imported", found=error, hint="pip install 'shoal[pandas]'"
+        ) from error
+    return pd

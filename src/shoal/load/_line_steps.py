@@ -1,0 +1,209 @@
+"""The steps that look at more than one element: each a function from one line of elements to another.
+
+An element that a step gives carries the mark from which everything after it can be made again. Where a step holds
+elements back (``bucketed``, ``mixed``) they stand in the mark as pending: read again, they are held again.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from shoal.errors import OptionError
+from shoal.order import Pending, key_of
+
+from ._batch import SampleBatch
+from ._collate import collate
+from ._elements import Element, Mark
+from ._pack import packed
+from ._steps import (
+    Batch,
+    Bucket,
+    Enumerate,
+    Interleave,
+    Pack,
+    Shuffle,
+    Skip,
+    Step,
+    Take,
+    TakeWhile,
+    Unbatch,
+    Window,
+)
+
+__all__ = ["Held", "applied_to_line", "batched", "holds_back", "is_marked"]
+
+_SHUFFLE = 8
+"""The purpose of a buffer's random numbers."""
+
+
+Held = list[list[Element]]
+"""Elements that a step held back when it was left, in the groups they waited in."""
+
+
+def holds_back(step: Step) -> bool:
+    """Whether the step keeps elements while later ones go on."""
+    return isinstance(step, (Bucket, Shuffle, Pack))
+
+
+def is_marked(step: Step) -> bool:
+    """Whether what the step gives can be gone on from by its mark, without replaying the line."""
+    return isinstance(step, Batch) or holds_back(step)
+
+
+def applied_to_line(step: Step, elements: Iterator[Element], epoch: int, held: Held) -> Iterator[Element]:
+    """The line after one step. ``epoch`` fixes what is random in it; ``held`` is what it held back before."""
+    if isinstance(step, Pack):
+        return packed(elements, step, held)
+    elements = itertools.chain(itertools.chain.from_iterable(held), elements)
+    if isinstance(step, Batch):
+        return batched(elements, step)
+    if isinstance(step, Bucket):
+        return bucketed(elements, step)
+    if isinstance(step, Shuffle):
+        return mixed(elements, step, epoch)
+    if isinstance(step, Unbatch):
+        return (part for element in elements for part in parts_of(element))
+    if isinstance(step, Window):
+        return windowed(elements, step)
+    if isinstance(step, Interleave):
+        return interleaved(elements, step)
+    return _counted(step, elements)
+
+
+def _counted(step: Step, elements: Iterator[Element]) -> Iterator[Element]:
+    if isinstance(step, Take):
+        return itertools.islice(elements, step.count)
+    if isinstance(step, Skip):
+        return itertools.islice(elements, step.count, None)
+    if isinstance(step, TakeWhile):
+        return itertools.takewhile(lambda element: step.function(element.value), elements)
+    if isinstance(step, Enumerate):
+        return (replace(element, value=(number, element.value)) for number, element in enumerate(elements, step.start))
+    raise OptionError("no such step", found=repr(step))
+
+
+def batched(elements: Iterable[Element], step: Batch) -> Iterator[Element]:
+    """Elements gathered ``size`` at a time; after each batch nothing is held back."""
+    held: list[Element] = []
+    for element in elements:
+        held.append(element)
+        if len(held) == step.size:
+            yield _together(held, step)
+            held = []
+    if held and not step.drop_last:
+        yield _together(held, step)
+
+
+def _together(held: list[Element], step: Batch | Bucket, mark: Mark | None = None) -> Element:
+    values = [element.value for element in held]
+    made = collate(values, step.ragged) if step.collate is None else step.collate(values)
+    samples, repeated = sum(element.samples for element in held), sum(element.repeated for element in held)
+    return Element(made, samples, held[-1].mark if mark is None else mark, repeated=repeated)
+
+
+def bucketed(elements: Iterable[Element], step: Bucket) -> Iterator[Element]:
+    """Batches of about one length: each bucket is held until it is full; what is left at the end comes by length."""
+    held: list[list[Element]] = [[] for _ in step.sizes]
+    last = Mark(0)
+    for element in elements:
+        last = element.mark
+        bucket = int(np.searchsorted(step.boundaries, step.length_of(element.value), "right"))
+        held[bucket].append(element)
+        if len(held[bucket]) == step.sizes[bucket]:
+            full, held[bucket] = held[bucket], []
+            yield _together(full, step, _holding(element.mark, held))
+    for bucket, rest in enumerate(held):
+        if rest and not step.drop_last:
+            held[bucket] = []
+            yield _together(rest, step, _holding(last, held))
+
+
+def _holding(mark: Mark, held: Iterable[Iterable[Element]]) -> Mark:
+    """A mark at which these elements are still to come."""
+    pending: tuple[tuple[Pending, ...], ...] = tuple(tuple(element.key for element in group) for group in held)
+    return replace(mark, pending=tuple(group for group in pending if group))
+
+
+def mixed(elements: Iterable[Element], step: Shuffle, epoch: int) -> Iterator[Element]:
+    """Elements through a buffer: each that comes takes the place of one that goes, drawn by who comes.
+
+    Not by a counter: so what follows depends on the buffer and on what comes, and the mark has both.
+    """
+    buffer: list[Element] = []
+    for element in elements:
+        if len(buffer) < step.buffer:
+            buffer.append(element)
+            continue
+        at = _drawn(element, step, epoch) % len(buffer)
+        leaving, buffer[at] = buffer[at], element
+        yield replace(leaving, mark=_holding(element.mark, [buffer]))
+    last = max((element.mark for element in buffer), key=lambda mark: (mark.position, mark.part), default=None)
+    rest = sorted(buffer, key=lambda element: _drawn(element, step, epoch))
+    for at, element in enumerate(rest):
+        yield replace(element, mark=_holding(last or element.mark, [rest[at + 1 :]]))
+
+
+def _drawn(element: Element, step: Shuffle, epoch: int) -> int:
+    return int(key_of(step.seed, epoch, _SHUFFLE, *element.key[:2]))
+
+
+def interleaved(elements: Iterator[Element], step: Interleave) -> Iterator[Element]:
+    """What several elements give, in turns of ``block`` each; one that ends makes room for the next."""
+    opened: deque[tuple[Iterator[Any], Mark]] = deque()
+    while True:
+        while len(opened) < step.cycle and (element := next(elements, None)) is not None:
+            opened.append((iter(step.function(element.value)), element.mark))
+        if not opened:
+            return
+        values, mark = opened.popleft()
+        block = list(itertools.islice(values, step.block))
+        yield from (Element(value, 1, mark) for value in block)
+        if len(block) == step.block:
+            opened.append((values, mark))
+
+
+def windowed(elements: Iterable[Element], step: Window) -> Iterator[Element]:
+    """Lists of neighbours, each beginning ``shift`` after the one before."""
+    held: deque[Element] = deque()
+    passing = 0
+    for element in elements:
+        if passing:  # a shift wider than the window leaves elements out
+            passing -= 1
+            continue
+        held.append(element)
+        if len(held) == step.size:
+            yield _listed(held)
+            for _ in range(min(step.shift, step.size)):
+                held.popleft()
+            passing = max(0, step.shift - step.size)
+    while held and not step.drop_last:
+        yield _listed(held)
+        for _ in range(min(step.shift, len(held))):
+            held.popleft()
+
+
+def _listed(held: deque[Element]) -> Element:
+    return Element([element.value for element in held], sum(element.samples for element in held), held[-1].mark)
+
+
+def parts_of(element: Element) -> Iterator[Element]:
+    """The elements of a batch. Raises OptionError for what is none."""
+    for value in _rows(element.value):
+        yield Element(value, 1, element.mark)
+
+
+def _rows(batch: Any) -> Iterable[Any]:
+    if isinstance(batch, dict):
+        count = len(next(iter(batch.values()), ()))
+        return ({name: column[at] for name, column in batch.items()} for at in range(count))
+    if isinstance(batch, tuple):
+        return zip(*batch, strict=True)
+    if isinstance(batch, (list, np.ndarray, SampleBatch)):
+        return iter(batch)
+    raise OptionError("only a batch can be taken apart", expected="a dict, tuple, list or array", found=repr(batch))

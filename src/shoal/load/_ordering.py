@@ -1,0 +1,58 @@
+"""Which order a loader reads its data in, from its options and from how the data lies."""
+
+from __future__ import annotations
+
+from shoal.order import BlockShuffle, GlobalShuffle, Order, Sequential, Split, overfetch, shuffle_order
+
+from ._options import LoaderOptions
+from ._ranks import rank_and_world
+from ._source import Geometry, Numbered
+
+__all__ = ["order_of", "over_fetch_of", "split_of"]
+
+_BLOCK_BYTES = 1 << 20
+_UNKNOWN_BYTES = 4096.0
+"""What a sample is taken to be where nobody knows."""
+
+
+def order_of(source: Numbered, options: LoaderOptions) -> Order:
+    """The order: the data's own where it has one (a mixture), else as stored, or shuffled.
+
+    Data that fits the window is shuffled as a whole, and so is data in which any sample is as quick to read as its
+    neighbour.
+    """
+    own = getattr(source, "order", None)
+    if own is not None:
+        made: Order = own(options)
+        return made
+    count = len(source)
+    if not options.shuffle:
+        return Sequential(count)
+    return _shuffled(count, options, source.geometry())
+
+
+def _shuffled(count: int, options: LoaderOptions, geometry: Geometry) -> Order:
+    mean = geometry.mean_bytes or _UNKNOWN_BYTES
+    block = options.block_samples or max(1, int(_BLOCK_BYTES / mean))
+    if options.window is None and options.block_samples is None:
+        if geometry.local:
+            return GlobalShuffle(count, options.seed)
+        return shuffle_order(count, options.seed, block_samples=block, mean_bytes=mean, lanes=options.lanes)
+    # At least `window` samples are mixed at a time, over all lanes together.
+    wanted = options.window or 4 * block * options.lanes
+    if wanted >= count:
+        return GlobalShuffle(count, options.seed)
+    lanes = max(1, min(options.lanes, wanted // max(block, 1), count // max(block, 1)))
+    blocks = -(-wanted // (lanes * block))
+    return BlockShuffle(count, options.seed, block_samples=block, window=blocks, lanes=lanes)
+
+
+def split_of(options: LoaderOptions) -> Split:
+    """This process among all."""
+    rank, world_size = rank_and_world(options)
+    return Split(rank, world_size, options.replication)
+
+
+def over_fetch_of(order: Order, split: Split) -> float:
+    """How many ranks read each block."""
+    return float(overfetch(order.lane_count, split.readers)) if isinstance(order, BlockShuffle) else 1.0

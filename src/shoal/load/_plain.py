@@ -1,0 +1,120 @@
+"""Texts, byte strings, numbers and truth values of many payloads at once, where walking found them stored alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from shoal.codec import Buffer
+from shoal.schema import BoolType, BytesType, FieldType, FloatType, IntType, OptionalType, StrType
+
+from ._walk import Walked, gather
+
+__all__ = ["inner_type", "is_plain", "plain_values", "text_objects"]
+
+Column = npt.NDArray[Any]
+
+_FLOAT64, _FALSE, _TRUE = 0xCB, 0xC2, 0xC3
+_INTS = {
+    0xCC: ">u1", 0xCD: ">u2", 0xCE: ">u4", 0xCF: ">u8", 0xD0: ">i1", 0xD1: ">i2", 0xD2: ">i4", 0xD3: ">i8",
+}  # fmt: skip
+_IS_INT = np.zeros(256, bool)
+_IS_INT[:0x80] = _IS_INT[0xE0:] = _IS_INT[list(_INTS)] = True
+_IS_BYTES = np.zeros(256, bool)
+_IS_BYTES[0xC4:0xC7] = True
+_IS_TEXT = np.zeros(256, bool)
+_IS_TEXT[0xA0:0xC0] = _IS_TEXT[0xD9:0xDC] = True
+
+
+def inner_type(kind: FieldType) -> FieldType:
+    """What an optional field holds where it holds something."""
+    return kind.of if isinstance(kind, OptionalType) else kind
+
+
+def is_plain(kind: FieldType) -> bool:
+    """Whether fields of this type can be read by `plain_values`."""
+    return type(inner_type(kind)) in _READERS
+
+
+def plain_values(data: Buffer, walked: Walked, kind: FieldType) -> Column | pa.Array | None:
+    """One plain field of all payloads: an array of numbers, truth values or byte strings, or texts as Arrow has them.
+
+    None where it is stored in more than one way, or in one that is not simply the value: a number that is none in some
+    samples, a whole number in a field of floats. Decoding the samples says what is right then.
+    """
+    return _READERS[type(inner_type(kind))](data, walked)
+
+
+def _floats(data: Buffer, walked: Walked) -> Column | None:
+    if not bool((walked.codes == _FLOAT64).all()):
+        return None
+    return gather(data, walked.starts, 8).view(">f8").astype(np.float64)
+
+
+def _bools(data: Buffer, walked: Walked) -> Column | None:
+    values: Column = walked.codes == _TRUE
+    return values if bool((values | (walked.codes == _FALSE)).all()) else None
+
+
+def _ints(data: Buffer, walked: Walked) -> Column | None:
+    codes = walked.codes
+    if not bool(_IS_INT[codes].all()):
+        return None
+    values = codes.astype(np.int8).astype(np.int64)  # right for those that are their own code
+    for code, dtype in _INTS.items():
+        rows = np.flatnonzero(codes == code)
+        if len(rows):
+            found = gather(data, walked.starts[rows], np.dtype(dtype).itemsize).view(dtype)
+            if code == 0xCF and bool((found >> np.uint64(63)).any()):  # Python has room for it, int64 has not
+                return None
+            values[rows] = found.astype(np.int64)
+    return values
+
+
+def _texts(data: Buffer, walked: Walked) -> pa.Array | None:
+    """Arrow picks the texts: of an array of text, gap, text, gap over the bytes as they lie, it takes every other.
+
+    Its offsets must rise, so payloads that do not lie in order are not for it.
+    """
+    if not bool(_IS_TEXT[walked.codes].all()):
+        return None
+    count = len(walked.starts)
+    offsets = np.empty(2 * count + 1, np.int64)
+    offsets[:-1:2] = walked.starts
+    np.add(walked.starts, walked.sizes, out=offsets[1::2])
+    offsets[-1] = offsets[-2]
+    if bool((offsets[1:] < offsets[:-1]).any()):
+        return None
+    both = pa.Array.from_buffers(pa.large_utf8(), 2 * count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+    return both.take(pa.array(np.arange(0, 2 * count, 2)))
+
+
+def text_objects(texts: pa.Array) -> Column | None:
+    """Texts as Python has them; None where one is not UTF-8: reading the sample alone says which."""
+    try:
+        objects: Column = texts.to_numpy(zero_copy_only=False)
+    except pa.ArrowException:
+        return None
+    return objects
+
+
+def _byte_strings(data: Buffer, walked: Walked) -> Column | None:
+    if not bool(_IS_BYTES[walked.codes].all()):
+        return None
+    view, stops = memoryview(data), (walked.starts + walked.sizes).tolist()
+    values = np.empty(len(stops), object)
+    values[:] = [bytes(view[start:stop]) for start, stop in zip(walked.starts.tolist(), stops, strict=True)]
+    return values
+
+
+_READERS: Mapping[type, Callable[[Buffer, Walked], Column | pa.Array | None]] = {
+    StrType: _texts,
+    IntType: _ints,
+    FloatType: _floats,
+    BoolType: _bools,
+    BytesType: _byte_strings,
+}

@@ -1,0 +1,138 @@
+"""A pipeline as a value: what is read, in which order, and what is done to it. Built and run by `_run`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from shoal.errors import OptionError
+
+from ._line_steps import holds_back, is_marked
+from ._options import LoaderOptions, ThreadingOptions
+from ._source import Described, Numbered, StreamSource
+from ._steps import Batch, Filter, FlatMap, Map, PerSample, Shuffle, Step
+
+__all__ = ["Laid", "Mode", "PipelineSpec", "lay_out"]
+
+Mode = Literal["exact", "loose", "stream", "sampler"]
+"""Whether what an element holds is known beforehand, found while reading, taken from a line, or said by a sampler."""
+
+
+@dataclass(frozen=True)
+class PipelineSpec:
+    """All that a loader was told."""
+
+    data: Any
+    steps: tuple[Step, ...] = ()
+    options: LoaderOptions = field(default_factory=LoaderOptions)
+    threading: ThreadingOptions = field(default_factory=ThreadingOptions)
+    epochs: int | None = 1
+    """How many epochs one iteration has; None has no end."""
+    sampler: Iterable[int] | None = None
+    batch_sampler: Iterable[Iterable[int]] | None = None
+    cached: bool = False
+    timeout: float | None = None
+
+    def then(self, step: Step) -> PipelineSpec:
+        """One step more."""
+        return replace(self, steps=(*self.steps, step))
+
+
+@dataclass(frozen=True)
+class Laid:
+    """A pipeline cut where work changes hands.
+
+    ``per_sample`` and, where the number of samples is known beforehand, ``batch`` and ``per_batch`` are done by workers
+    in one go; ``rest`` is done to the line of what they give.
+    """
+
+    source: Numbered | StreamSource
+    options: LoaderOptions
+    per_sample: tuple[PerSample, ...]
+    batch: Batch | None
+    per_batch: tuple[Map, ...]
+    rest: tuple[Step, ...]
+
+    sampled: bool = False
+    """Whether a sampler of the user's says which samples."""
+
+    @property
+    def mode(self) -> Mode:
+        """How the line is made: see `_head`."""
+        if isinstance(self.source, StreamSource):
+            return "stream"
+        if self.sampled:
+            return "sampler"
+        holds = self.batch is None and any(holds_back(step) for step in self.rest)
+        return "exact" if all(isinstance(step, Map) for step in self.per_sample) and not holds else "loose"
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether it can be gone on from anywhere by marks alone; else it is replayed from the epoch's start."""
+        if self.mode not in ("exact", "loose"):
+            return False
+        holding = [at for at, step in enumerate(self.rest) if holds_back(step)]
+        known = all(isinstance(step, (Map, Filter)) or is_marked(step) for step in self.rest)
+        if not holding:
+            return known
+        # Elements held back are read again by the head, so nothing may have changed them on their way.
+        return known and self.mode == "loose" and holding == [0]
+
+    @property
+    def has_length(self) -> bool:
+        """Whether the number of elements is known without making them."""
+        return self.mode == "exact" and all(isinstance(step, Map) for step in self.rest)
+
+    @property
+    def why_no_length(self) -> str:
+        """What makes the number of elements unknown."""
+        if isinstance(self.source, StreamSource):
+            return f"{self.source.name} can only be read from its start"
+        if self.sampled:
+            return "a sampler says when it ends"
+        first = next(step for step in (*self.per_sample, *self.rest) if not isinstance(step, Map))
+        return f"{type(first).__name__.lower()} comes after samples are read"
+
+
+def lay_out(spec: PipelineSpec, described: Described) -> Laid:
+    """Cut a pipeline. Raises OptionError for steps that cannot follow each other."""
+    options, steps = spec.options, (*described.steps, *spec.steps)
+    if options.batch_size is not None:  # a loader's own batch comes after what the dataset does, before its own verbs
+        batch = Batch(options.batch_size, options.drop_last, options.ragged)
+        steps = (*described.steps, batch, *spec.steps)
+    if described.collate is not None:
+        steps = tuple(
+            replace(step, collate=described.collate) if isinstance(step, Batch) and step.collate is None else step
+            for step in steps
+        )
+    steps, options = _ordered_first(steps, options, not isinstance(described.source, StreamSource))
+    count = next((at for at, step in enumerate(steps) if not isinstance(step, (Map, Filter, FlatMap))), len(steps))
+    per_sample, after = steps[:count], steps[count:]
+    exact = not isinstance(described.source, StreamSource) and all(isinstance(step, Map) for step in per_sample)
+    head = after[0] if after and isinstance(after[0], Batch) and exact else None
+    rest = after if head is None else after[1:]
+    maps = 0 if head is None else next((at for at, step in enumerate(rest) if not isinstance(step, Map)), len(rest))
+    per_batch = tuple(step for step in rest[:maps] if isinstance(step, Map))
+    inner = tuple(step for step in per_sample if isinstance(step, (Map, Filter, FlatMap)))
+    sampled = spec.sampler is not None or spec.batch_sampler is not None
+    return Laid(described.source, options, inner, head, per_batch, tuple(rest[maps:]), sampled)
+
+
+def _ordered_first(
+    steps: tuple[Step, ...], options: LoaderOptions, numbered: bool
+) -> tuple[tuple[Step, ...], LoaderOptions]:
+    """A shuffle of samples that have numbers is an order, not a buffer: exact, and without memory."""
+    for at, step in enumerate(steps):
+        if isinstance(step, Shuffle) and numbered:
+            ordered = options.with_options(shuffle=True, window=step.buffer, seed=step.seed)
+            return (*steps[:at], *steps[at + 1 :]), ordered
+        if not isinstance(step, (Map, Filter)):
+            break
+    if options.shuffle and not numbered:
+        raise OptionError(
+            "a line without positions is shuffled through a buffer",
+            expected="`.shuffle(1000)`, with the number of samples to hold",
+            found="shuffle=True",
+        )
+    return steps, options

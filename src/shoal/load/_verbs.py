@@ -1,0 +1,221 @@
+"""The verbs of a pipeline: each gives a new loader that does one thing more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from shoal.errors import OptionError
+
+from ._cached import CachedData
+from ._options import Auto, LoaderOptions, ThreadingOptions
+from ._spec import PipelineSpec
+from ._steps import (
+    Batch,
+    Bucket,
+    Enumerate,
+    Filter,
+    FlatMap,
+    Interleave,
+    Map,
+    Pack,
+    Shuffle,
+    Skip,
+    Step,
+    Take,
+    TakeWhile,
+    Unbatch,
+    Window,
+    WorkerKind,
+    check_buckets,
+    check_callable,
+)
+from ._typed import Ragged
+from ._zip import Zipped
+
+if TYPE_CHECKING:
+    from ._loader import DataLoader
+
+__all__ = ["Verbs", "least"]
+
+
+class Verbs:
+    """What can be done to the elements of a loader, in the order written.
+
+    Nothing is read by a verb. Elements are samples until they are batched, and batches from then on.
+    """
+
+    _spec: PipelineSpec
+
+    def _with(self, spec: PipelineSpec) -> DataLoader:
+        raise NotImplementedError
+
+    def _then(self, step: Step) -> DataLoader:
+        return self._with(self._spec.then(step))
+
+    def map(
+        self,
+        function: Callable[..., Any],
+        num_parallel_calls: int | Auto | None = "auto",
+        *,
+        workers: WorkerKind = "thread",
+    ) -> DataLoader:
+        """Each element changed by a function, on the worker threads, or in other processes if it holds the GIL.
+
+        A function with a parameter ``rng`` gets a random generator of its sample's own, the same in every run with
+        this seed. A number for ``num_parallel_calls`` fixes the number of workers.
+        """
+        check_callable("map", function)
+        made = self._then(Map(function, workers))
+        return made if num_parallel_calls in (None, "auto") else made.with_options(num_workers=num_parallel_calls)
+
+    def filter(self, function: Callable[[Any], Any]) -> DataLoader:
+        """Only the elements for which the function is true."""
+        check_callable("filter", function)
+        return self._then(Filter(function))
+
+    def flat_map(self, function: Callable[[Any], Iterable[Any]]) -> DataLoader:
+        """All that the function gives for each element, one after the other."""
+        check_callable("flat_map", function)
+        return self._then(FlatMap(function))
+
+    def interleave(
+        self, function: Callable[[Any], Iterable[Any]], cycle_length: int = 2, block_length: int = 1
+    ) -> DataLoader:
+        """What the function gives for ``cycle_length`` elements at a time, in turns of ``block_length``."""
+        check_callable("interleave", function)
+        return self._then(Interleave(function, least("cycle_length", cycle_length), least("block", block_length)))
+
+    def batch(
+        self,
+        batch_size: int,
+        drop_last: bool = False,
+        *,
+        ragged: Ragged = "list",
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+    ) -> DataLoader:
+        """Elements gathered ``batch_size`` at a time."""
+        return self._then(Batch(least("batch_size", batch_size), drop_last, ragged, collate_fn))
+
+    def padded_batch(self, batch_size: int, drop_last: bool = False) -> DataLoader:
+        """Batches in which arrays of different shapes are padded with zeros to the largest."""
+        return self.batch(batch_size, drop_last, ragged="pad")
+
+    def bucket(
+        self,
+        boundaries: Sequence[int],
+        batch_sizes: Sequence[int] | int,
+        length_of: Callable[[Any], int],
+        *,
+        drop_last: bool = False,
+        ragged: Ragged = "pad",
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+    ) -> DataLoader:
+        """Batches of elements of about one length: those below the first boundary, those from there to the next...
+
+        ``batch_sizes`` is one number, or one for each bucket.
+        """
+        sizes = [batch_sizes] * (len(boundaries) + 1) if isinstance(batch_sizes, int) else list(batch_sizes)
+        check_buckets(boundaries, sizes)
+        check_callable("bucket", length_of)
+        return self._then(Bucket(tuple(boundaries), tuple(sizes), length_of, drop_last, ragged, collate_fn))
+
+    def pack(
+        self,
+        length: int,
+        field: str,
+        how: Literal["first_fit", "concat"] = "first_fit",
+        *,
+        open_rows: int = 64,
+        pad: int = 0,
+    ) -> DataLoader:
+        """Token sequences put together into rows of ``length`` tokens.
+
+        ``first_fit`` keeps samples whole, ``concat`` cuts them where a row is full. A row has the tokens under
+        ``field``, ``segment_ids`` (1 for the first sample, 0 for padding) and ``position_ids``.
+        """
+        if how not in ("first_fit", "concat"):
+            raise OptionError("no such way to pack", expected="'first_fit' or 'concat'", found=repr(how))
+        return self._then(Pack(least("length", length), field, how, least("open_rows", open_rows), pad))
+
+    def unbatch(self) -> DataLoader:
+        """Batches taken apart into samples."""
+        return self._then(Unbatch())
+
+    def window(self, size: int, shift: int | None = None, *, drop_last: bool = False) -> DataLoader:
+        """Lists of ``size`` neighbours, each beginning ``shift`` after the one before."""
+        return self._then(Window(least("size", size), least("shift", size if shift is None else shift), drop_last))
+
+    def shuffle(self, buffer_size: int, seed: int | None = None) -> DataLoader:
+        """Samples in a random order, a new one each epoch.
+
+        With an index it is exact, and at least ``buffer_size`` samples are mixed at a time; a line without positions,
+        or one whose samples were changed in number before, goes through a buffer of that many.
+        """
+        chosen = self._spec.options.seed if seed is None else seed
+        return self._then(Shuffle(least("buffer_size", buffer_size), chosen))
+
+    def take(self, count: int) -> DataLoader:
+        """The first ``count`` elements of each epoch."""
+        return self._then(Take(least("count", count, 0)))
+
+    def skip(self, count: int) -> DataLoader:
+        """Each epoch without its first ``count`` elements."""
+        return self._then(Skip(least("count", count, 0)))
+
+    def take_while(self, function: Callable[[Any], Any]) -> DataLoader:
+        """Elements until the function is first false."""
+        check_callable("take_while", function)
+        return self._then(TakeWhile(function))
+
+    def enumerate(self, start: int = 0) -> DataLoader:
+        """Pairs of a number and an element."""
+        return self._then(Enumerate(start))
+
+    def zip(self, *others: Any) -> DataLoader:
+        """Tuples of an element of this and one of each other; the shortest ends it."""
+        return self._with(replace(self._spec, data=Zipped([self, *others]), steps=(), options=self._unbatched()))
+
+    def _unbatched(self) -> LoaderOptions:
+        return self._spec.options.with_options(batch_size=None, shuffle=False)
+
+    def repeat(self, count: int | None = None) -> DataLoader:
+        """``count`` epochs in one iteration, or no end of them. Each has its own order; no batch is of two epochs."""
+        return self._with(replace(self._spec, epochs=None if count is None else least("count", count)))
+
+    def cache(self) -> DataLoader:
+        """Samples kept in memory after they were first read and mapped, for later epochs.
+
+        Raises OptionError after a batch, or a filter: cache first.
+        """
+        maps = tuple(step for step in self._spec.steps if isinstance(step, Map))
+        if self._spec.options.batch_size is not None or len(maps) < len(self._spec.steps):
+            raise OptionError("only samples are kept", expected="cache() before batch() and filter()")
+        return self._with(replace(self._spec, data=CachedData(self._spec.data, maps), steps=()))
+
+    def prefetch(self, buffer_size: int | Auto = "auto") -> DataLoader:
+        """How many batches are made ready ahead."""
+        return self.with_options(prefetch=buffer_size)
+
+    def with_options(self, **changes: Any) -> DataLoader:
+        """The same loader with other settings; see LoaderOptions."""
+        return self._with(replace(self._spec, options=self._spec.options.with_options(**changes)))
+
+    def options(self, options: ThreadingOptions | LoaderOptions | None = None, **changes: Any) -> DataLoader:
+        """The same with threading options, with other loader options, or with single settings of either."""
+        if isinstance(options, LoaderOptions):
+            return self._with(replace(self._spec, options=options.with_options(**changes)))
+        if options is not None and not isinstance(options, ThreadingOptions):
+            raise OptionError("these are no options", expected="ThreadingOptions or LoaderOptions", found=repr(options))
+        names = ThreadingOptions.__dataclass_fields__
+        threading = replace(options or self._spec.threading, **{k: v for k, v in changes.items() if k in names})
+        rest = {name: value for name, value in changes.items() if name not in names}
+        return self._with(replace(self._spec, threading=threading, options=self._spec.options.with_options(**rest)))
+
+
+def least(name: str, value: Any, bound: int = 1) -> int:
+    """The number, if it is one and not below the bound. Raises OptionError."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < bound:
+        raise OptionError(f"{name} is out of range", expected=f"a whole number of at least {bound}", found=repr(value))
+    return value

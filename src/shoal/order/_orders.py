@@ -1,0 +1,242 @@
+"""Orders: which sample stands at a position of an epoch. Each is a value; what it says depends on nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from shoal.errors import OptionError
+from shoal.order._check import as_positions, check_count, check_positions, check_seed, check_whole
+from shoal.order._fingerprint import fingerprint_of
+from shoal.order._hash import Int64, draw_below, fractions, key_of
+from shoal.order._permute import permute
+
+__all__ = ["GlobalShuffle", "Order", "Sequential", "Weighted", "WithReplacement"]
+
+# What a key is for. Part of every pinned sequence: a number is never given a second meaning.
+SAMPLES, BLOCKS, ROTATION, WINDOWS, DRAWS, WEIGHTS = 0, 1, 2, 3, 4, 5
+
+
+@runtime_checkable
+class Order(Protocol):
+    """What every order can say. Positions of one epoch are ``0`` to ``length - 1``."""
+
+    @property
+    def count(self) -> int:
+        """How many samples there are to choose from: numbers are below it."""
+        ...
+
+    @property
+    def length(self) -> int:
+        """How many positions one epoch has: ``count``, unless samples are drawn."""
+        ...
+
+    def samples(self, positions: npt.ArrayLike, epoch: int = 0) -> Int64:
+        """The number of the sample at each position of an epoch."""
+        ...
+
+    def to_json(self) -> dict[str, Any]:
+        """The settings that fix the order, readable; see ``order_from_json``."""
+        ...
+
+    def fingerprint(self) -> str:
+        """A short name of those settings."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sequential:
+    """Samples as they are numbered, every epoch alike.
+
+    Example:
+        >>> Sequential(10).samples([0, 9]).tolist()
+        [0, 9]
+    """
+
+    count: int
+
+    def __post_init__(self) -> None:
+        check_count(self.count)
+
+    @property
+    def length(self) -> int:
+        """As many positions as samples."""
+        return self.count
+
+    def samples(self, positions: npt.ArrayLike, epoch: int = 0) -> Int64:
+        """The positions themselves."""
+        found = as_positions(positions)
+        check_positions(found, self.count)
+        return found.copy()
+
+    def to_json(self) -> dict[str, Any]:
+        """The settings, readable."""
+        return {"order": "sequential", "count": self.count}
+
+    def fingerprint(self) -> str:
+        """A short name of the settings."""
+        return fingerprint_of(self.to_json())
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalShuffle:
+    """All samples permuted at once: the best shuffle, and a read anywhere for each sample.
+
+    Example:
+        >>> order = GlobalShuffle(5, seed=1)
+        >>> order.samples(range(5), epoch=0).tolist(), order.samples(range(5), epoch=1).tolist()
+        ([1, 3, 0, 2, 4], [2, 4, 1, 3, 0])
+    """
+
+    count: int
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_count(self.count)
+        check_seed(self.seed)
+
+    @property
+    def length(self) -> int:
+        """As many positions as samples."""
+        return self.count
+
+    def samples(self, positions: npt.ArrayLike, epoch: int = 0) -> Int64:
+        """The sample at each position; every epoch has a permutation of its own."""
+        found = as_positions(positions)
+        check_positions(found, self.count)
+        return permute(found, self.count, key_of(self.seed, epoch, SAMPLES))
+
+    def to_json(self) -> dict[str, Any]:
+        """The settings, readable."""
+        return {"order": "global", "count": self.count, "seed": self.seed}
+
+    def fingerprint(self) -> str:
+        """A short name of the settings."""
+        return fingerprint_of(self.to_json())
+
+
+@dataclass(frozen=True, slots=True)
+class WithReplacement:
+    """Every position draws any sample, whatever was drawn before; an epoch is ``draws`` draws, or ``count``.
+
+    Example:
+        >>> WithReplacement(1000, seed=3, draws=4).samples(range(4)).tolist()
+        [591, 127, 747, 287]
+    """
+
+    count: int
+    seed: int = 0
+    draws: int | None = None
+
+    def __post_init__(self) -> None:
+        check_whole("count", self.count, 1)
+        check_seed(self.seed)
+        if self.draws is not None:
+            check_whole("draws", self.draws, 1)
+
+    @property
+    def length(self) -> int:
+        """How many draws an epoch has."""
+        return self.count if self.draws is None else self.draws
+
+    def samples(self, positions: npt.ArrayLike, epoch: int = 0) -> Int64:
+        """The sample drawn at each position."""
+        found = as_positions(positions)
+        check_positions(found, self.length)
+        return draw_below(self.count, key_of(self.seed, epoch, DRAWS), found)
+
+    def to_json(self) -> dict[str, Any]:
+        """The settings, readable."""
+        return {"order": "replacement", "count": self.count, "seed": self.seed, "draws": self.length}
+
+    def fingerprint(self) -> str:
+        """A short name of the settings."""
+        return fingerprint_of(self.to_json())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Weighted:
+    """Every position draws a sample, each as likely as its weight says; an epoch is ``draws`` draws.
+
+    Weights need not add up to one. They are the only order that keeps something for each sample: 8 bytes.
+
+    Example:
+        >>> set(Weighted([0.0, 1.0, 3.0], seed=1, draws=100).samples(range(100)).tolist())
+        {1, 2}
+    """
+
+    weights: npt.NDArray[np.float64]
+    seed: int = 0
+    draws: int | None = None
+    _ends: npt.NDArray[np.float64] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        weights = checked_weights(self.weights)
+        check_seed(self.seed)
+        if self.draws is not None:
+            check_whole("draws", self.draws, 1)
+        ends = np.cumsum(weights)
+        weights.flags.writeable = ends.flags.writeable = False
+        object.__setattr__(self, "weights", weights)
+        object.__setattr__(self, "_ends", ends)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Weighted) and self.to_json() == other.to_json()
+
+    def __hash__(self) -> int:
+        return hash(self.fingerprint())
+
+    @property
+    def count(self) -> int:
+        """How many samples there are to draw from."""
+        return len(self.weights)
+
+    @property
+    def length(self) -> int:
+        """How many draws an epoch has."""
+        return self.count if self.draws is None else self.draws
+
+    def samples(self, positions: npt.ArrayLike, epoch: int = 0) -> Int64:
+        """The sample drawn at each position."""
+        found = as_positions(positions)
+        check_positions(found, self.length)
+        at = fractions(key_of(self.seed, epoch, WEIGHTS), found) * self._ends[-1]
+        drawn = np.searchsorted(self._ends, at, side="right")
+        # A product may round up to the very end; the last sample that can be drawn stands there.
+        last = int(np.searchsorted(self._ends, self._ends[-1], side="left"))
+        capped: Int64 = np.minimum(drawn, last)
+        return capped
+
+    def to_json(self) -> dict[str, Any]:
+        """The settings, readable; of the weights, a hash."""
+        named = hashlib.sha256(self.weights.astype("<f8").tobytes()).hexdigest()[:16]
+        return {
+            "order": "weighted",
+            "count": self.count,
+            "weights": named,
+            "seed": self.seed,
+            "draws": self.length,
+        }
+
+    def fingerprint(self) -> str:
+        """A short name of the settings."""
+        return fingerprint_of(self.to_json())
+
+
+def checked_weights(weights: object) -> npt.NDArray[np.float64]:
+    """Weights as a fresh array: one for each sample, none negative, some above zero."""
+    try:
+        found = np.array(weights, np.float64)
+    except (TypeError, ValueError):
+        raise OptionError("weights cannot be this", expected="a number for each sample", found=repr(weights)) from None
+    if found.ndim != 1 or not len(found):
+        raise OptionError("weights cannot be this", expected="a number for each sample", found=f"shape {found.shape}")
+    if not np.isfinite(found).all() or found.min() < 0 or not 0 < found.sum() < np.inf:
+        raise OptionError(
+            "weights cannot be these", expected="finite, none negative, some above zero", found=f"sum {found.sum()}"
+        )
+    return found

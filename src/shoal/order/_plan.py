@@ -1,0 +1,202 @@
+"""One epoch, cut into the steps of one rank. Any step is a little arithmetic away.
+
+A step of all ranks together is one run of ``readers * batch_size`` positions, and reader ``r`` takes every
+``readers``-th of them from the ``r``-th on. So the order in which samples are used up does not depend on how many
+readers there are, and one number, how far all of them have come, is enough to go on with any other number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from shoal.errors import OptionError, PositionError
+from shoal.order._check import check_count, check_whole
+from shoal.order._hash import Int64
+from shoal.order._line import samples_of
+from shoal.order._orders import Order
+from shoal.order._split import Split, Tail, check_tail, epoch_end
+
+__all__ = ["EpochPlan", "RankPositions", "plan_epoch", "rank_positions", "steps_per_epoch"]
+
+
+@dataclass(frozen=True, slots=True)
+class RankPositions:
+    """Positions of one rank, in its order, batch after batch."""
+
+    positions: Int64
+    epochs: Int64
+    """Whose positions they are: all of one epoch, unless its last batch is carried over into the next."""
+    repeats: npt.NDArray[np.bool_]
+    """Where a sample was put in only so that all ranks have as many; not to be counted."""
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def samples(self, order: Order) -> Int64:
+        """The samples at these positions."""
+        return samples_of(order, self.positions, self.epochs)
+
+
+@dataclass(frozen=True, slots=True)
+class EpochPlan:
+    """What one rank does from ``start`` to the end of an epoch. Made by ``plan_epoch``.
+
+    Example:
+        >>> plan = plan_epoch(10, batch_size=2, split=Split(rank=1, world_size=4))
+        >>> plan.steps, plan.at(0).positions.tolist(), plan.at(1).positions.tolist()
+        (2, [1, 5], [9])
+        >>> plan_epoch(10, batch_size=2, split=Split(rank=3, world_size=4)).at(1).repeats.tolist()
+        [True]
+    """
+
+    count: int
+    epoch: int
+    epoch_start: int
+    """Where the epoch began: 0, unless the one before carried its last batch into it."""
+    start: int
+    end: int
+    """Where the epoch's samples end: ``count``, less under ``drop``, more under ``carry``. Filling comes after it."""
+    batch_size: int
+    split: Split
+    tail: Tail
+    drop_last: bool
+
+    @property
+    def global_batch(self) -> int:
+        """How many positions one step of all ranks takes."""
+        return self.split.readers * self.batch_size
+
+    @property
+    def filled_end(self) -> int:
+        """``end``, moved on so that all ranks have as many samples; the same where they may differ."""
+        if self.tail == "uneven":
+            return self.end
+        fill_batches = self.drop_last and self.split.readers > 1
+        unit = self.global_batch if fill_batches else self.split.readers
+        return self.start + -(-(self.end - self.start) // unit) * unit
+
+    @property
+    def rank_samples(self) -> int:
+        """How many samples this rank is given."""
+        given = max(0, -(-(self.filled_end - self.start - self.split.reader) // self.split.readers))
+        # A single reader's short batch is cut off in `end`, or was begun by a world that did not cut it.
+        drops = self.drop_last and self.tail == "uneven" and self.split.readers > 1
+        return given // self.batch_size * self.batch_size if drops else given
+
+    @property
+    def steps(self) -> int:
+        """How many batches this rank is given."""
+        return -(-self.rank_samples // self.batch_size)
+
+    def at(self, steps: int | range) -> RankPositions:
+        """The positions of this rank for one step, or for a range of steps, one after the other.
+
+        Raises:
+            PositionError: a step is not one of ``range(self.steps)``.
+        """
+        wanted = range(steps, steps + 1) if isinstance(steps, int) else steps
+        if wanted.step != 1 or (len(wanted) and not 0 <= wanted.start < wanted.stop <= self.steps):
+            raise PositionError("no such steps", expected=f"range(0, {self.steps})", found=repr(steps))
+        first, last = wanted.start * self.batch_size, min(wanted.stop * self.batch_size, self.rank_samples)
+        at = self.start + self.split.reader + np.arange(first, max(first, last), dtype=np.int64) * self.split.readers
+        if self.tail == "carry":
+            return RankPositions(
+                at % max(self.count, 1), self.epoch + at // max(self.count, 1), np.zeros(len(at), bool)
+            )
+        repeats = at >= self.end
+        # A repeat is a sample the epoch has had already: its first ones again.
+        positions = np.where(repeats, (at - self.end) % max(min(self.end, self.count), 1), at)
+        return RankPositions(positions, np.full(len(at), self.epoch), repeats)
+
+    def consumed(self, steps: int) -> int:
+        """How far all ranks together have come when each has done ``steps`` of these steps."""
+        return min(self.start + steps * self.global_batch, self.end)
+
+    def next_epoch(self) -> EpochPlan:
+        """The plan of the epoch that follows."""
+        later, start = divmod(self.end, self.count) if self.tail == "carry" and self.count else (1, 0)
+        return plan_epoch(
+            self.count,
+            epoch=self.epoch + later,
+            start=start,
+            batch_size=self.batch_size,
+            split=self.split,
+            tail=self.tail,
+            drop_last=self.drop_last,
+        )
+
+    def for_rank(self, rank: int) -> EpochPlan:
+        """The same epoch for another rank."""
+        return replace(self, split=replace(self.split, rank=rank))
+
+
+def plan_epoch(
+    count: int,
+    *,
+    epoch: int = 0,
+    start: int = 0,
+    epoch_start: int | None = None,
+    end: int | None = None,
+    batch_size: int = 1,
+    split: Split | None = None,
+    tail: Tail = "pad",
+    drop_last: bool = False,
+) -> EpochPlan:
+    """The plan of an epoch of ``count`` positions, from ``start`` on.
+
+    ``end`` is given when the epoch was begun by another world with the same global batch: the epoch then ends where
+    it would have ended there.
+
+    Raises:
+        OptionError: a number is out of range.
+
+    Example:
+        >>> plan_epoch(100, batch_size=8, start=64).steps
+        5
+    """
+    split = split or Split()
+    for name, number in (("epoch", epoch), ("start", start)):
+        check_whole(name, number, 0)
+    shared = epoch_end(count, start, split.readers, batch_size, tail, drop_last)
+    if end is None:
+        end = shared if tail == "carry" else min(shared, max(count, start))
+    elif end < start:
+        raise OptionError("the epoch ends before it starts", expected=f"{start} or more", found=end)
+    begun = start if epoch_start is None else epoch_start
+    return EpochPlan(count, epoch, begun, start, end, batch_size, split, tail, drop_last)
+
+
+def rank_positions(steps: int | range, plan: EpochPlan) -> RankPositions:
+    """The positions of the plan's rank for one step or several: ``plan.at(steps)``.
+
+    Example:
+        >>> rank_positions(range(2), plan_epoch(8, batch_size=2, split=Split(1, 2))).positions.tolist()
+        [1, 3, 5, 7]
+    """
+    return plan.at(steps)
+
+
+def steps_per_epoch(
+    count: int,
+    batch_size: int,
+    world_size: int = 1,
+    *,
+    rank: int = 0,
+    replication: int = 1,
+    tail: Tail = "pad",
+    drop_last: bool = False,
+    start: int = 0,
+) -> int:
+    """How many batches one rank is given in an epoch.
+
+    Example:
+        >>> steps_per_epoch(1000, 32), steps_per_epoch(1000, 32, 4), steps_per_epoch(1000, 32, drop_last=True)
+        (32, 8, 31)
+    """
+    check_count(count)
+    check_tail(tail)
+    split = Split(rank, world_size, replication)
+    return plan_epoch(count, start=start, batch_size=batch_size, split=split, tail=tail, drop_last=drop_last).steps

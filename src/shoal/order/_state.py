@@ -1,0 +1,242 @@
+"""Where a run stands: a few numbers that are enough to go on, on any number of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from shoal.errors import LoaderStateError
+from shoal.order._fingerprint import fingerprint_of
+from shoal.order._plan import EpochPlan, plan_epoch
+from shoal.order._split import Split, Tail
+
+__all__ = ["Pending", "Share", "State"]
+
+VERSION = 1
+_ABSENT = "(none)"
+
+
+Pending = tuple[int, int, int]
+"""Something read that is in no element yet: the sample's place on the line, the how-manieth of what came of it, and how
+much of that (tokens) is used already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One share of a line whose stages yield as they please: a filter, packing, bucketing.
+
+    Place ``p`` of an epoch is of share ``p mod of``. All before ``position``, a place on the infinite line, is used up,
+    and ``part`` of what came of the sample there. ``pending`` went into a stage and has not come out: it is read again
+    when the run goes on, and waits in the groups it waited in.
+    """
+
+    index: int
+    of: int
+    position: int
+    part: int = 0
+    pending: tuple[tuple[Pending, ...], ...] = ()
+
+    def to_list(self) -> list[Any]:
+        """As plain values."""
+        return [self.index, self.of, self.position, self.part, [[list(key) for key in group] for group in self.pending]]
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """How far all ranks together have come in an epoch. One rank's state is every rank's.
+
+    ``position`` counts what was consumed, not what was read ahead. ``settings`` are those that fix the order,
+    readable, so that a state which belongs to another order can say what differs. ``end`` and ``global_batch`` keep
+    an epoch that goes on elsewhere ending where it would have ended here.
+
+    Example:
+        >>> from shoal.order import GlobalShuffle
+        >>> state = State(GlobalShuffle(1000, seed=1).to_json(), epoch=2, position=640, end=1000, global_batch=64)
+        >>> State.from_dict(state.to_dict()) == state
+        True
+        >>> state.check_fingerprint(GlobalShuffle(1000, seed=2).to_json())
+        Traceback (most recent call last):
+        ...
+        shoal.errors.LoaderStateError: the state was saved by another order: expected seed 2, found seed 1; ...
+    """
+
+    settings: Mapping[str, Any]
+    epoch: int = 0
+    position: int = 0
+    start: int = 0
+    """Where the epoch began: 0, unless the one before carried its last batch into it."""
+    end: int | None = None
+    """Where it ends, if it has begun."""
+    global_batch: int | None = None
+    """How many samples all ranks took in a step when ``end`` was fixed."""
+    steps: int = 0
+    """How many elements this epoch has given to each rank."""
+    shares: tuple[Share, ...] = field(default=())
+    """For stages of unknown yield, how far each share of the line has come; empty where ``position`` says it all."""
+
+    def __post_init__(self) -> None:
+        for name in ("epoch", "position", "start", "steps"):
+            _check(name, getattr(self, name))
+        for name in ("end", "global_batch"):
+            if getattr(self, name) is not None:
+                _check(name, getattr(self, name))
+
+    @property
+    def fingerprint(self) -> str:
+        """The short name of the settings."""
+        return fingerprint_of(self.settings)
+
+    @property
+    def seed(self) -> int | None:
+        """The seed, where the order has one."""
+        return self.settings.get("seed")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The state as plain values, ready for JSON: some 200 bytes where stages keep nothing."""
+        document: dict[str, Any] = {
+            "version": VERSION,
+            "fingerprint": self.fingerprint,
+            "settings": dict(self.settings),
+            "epoch": self.epoch,
+            "position": self.position,
+            "start": self.start,
+            "end": self.end,
+            "global_batch": self.global_batch,
+            "steps": self.steps,
+        }
+        if self.shares:
+            document["shares"] = [share.to_list() for share in self.shares]
+        return document
+
+    @classmethod
+    def from_dict(cls, document: Any) -> State:
+        """The state that ``to_dict`` wrote.
+
+        Raises:
+            LoaderStateError: it is not one, is of a newer version, or was changed.
+        """
+        if not isinstance(document, Mapping) or not isinstance(document.get("settings"), Mapping):
+            raise LoaderStateError("this is not a state", expected="what to_dict gave", found=type(document).__name__)
+        if document.get("version") != VERSION:
+            raise LoaderStateError(
+                "this version of a state is not known", expected=VERSION, found=document.get("version")
+            )
+        known = {each.name for each in fields(cls)} - {"shares"}
+        shares = _shares(document.get("shares", ()))
+        state = cls(**{name: document[name] for name in known & set(document)}, shares=shares)
+        if state.fingerprint != document.get("fingerprint"):
+            raise LoaderStateError(
+                "the state was changed after it was saved",
+                expected=f"fingerprint {state.fingerprint}",
+                found=document.get("fingerprint"),
+            )
+        return state
+
+    @classmethod
+    def merge(cls, states: Iterable[State]) -> State:
+        """One state from those of all ranks: of each share, the state of the rank that reads it.
+
+        Raises:
+            LoaderStateError: there is none, or they do not stand at the same place.
+        """
+        every = list(states)
+        if not every:
+            raise LoaderStateError("there is no state to merge", expected="one for each rank", found="none")
+        shares: dict[tuple[int, int], Share] = {}
+        for state in every:
+            _same_place(every[0], state)
+            for one in state.shares:
+                if shares.setdefault((one.of, one.index), one) != one:
+                    found = shares[one.of, one.index]
+                    raise LoaderStateError(f"share {one.index} stands at two places", expected=found, found=one)
+        # A rank that is through with the epoch already waits for the others: its share has nothing left in it.
+        epoch = min(state.epoch for state in every)
+        return replace(every[0], epoch=epoch, shares=tuple(shares[place] for place in sorted(shares)))
+
+    def check_fingerprint(self, expected: Mapping[str, Any] | str) -> None:
+        """Refuse to go on with other settings than those the state was saved under.
+
+        ``expected`` are the settings of the order at hand, as its ``to_json`` gives them, or only their fingerprint.
+
+        Raises:
+            LoaderStateError: a setting differs; the message names those that do.
+        """
+        now = expected if isinstance(expected, str) else fingerprint_of(expected)
+        if now == self.fingerprint:
+            return
+        settings = {"fingerprint": now} if isinstance(expected, str) else expected
+        saved = {"fingerprint": self.fingerprint} if isinstance(expected, str) else self.settings
+        names = [name for name in {**settings, **saved} if settings.get(name, _ABSENT) != saved.get(name, _ABSENT)]
+        raise LoaderStateError(
+            "the state was saved by another order",
+            expected=", ".join(f"{name} {settings.get(name, _ABSENT)}" for name in names),
+            found=", ".join(f"{name} {saved.get(name, _ABSENT)}" for name in names),
+            hint="open the same data with the same settings, or start the run anew",
+        )
+
+    @classmethod
+    def after(cls, plan: EpochPlan, steps: int, settings: Mapping[str, Any]) -> State:
+        """The state when every rank has done ``steps`` steps of a plan."""
+        return cls(settings, plan.epoch, plan.consumed(steps), plan.epoch_start, plan.end, plan.global_batch)
+
+    def plan(
+        self, count: int, *, batch_size: int, split: Split | None = None, tail: Tail = "pad", drop_last: bool = False
+    ) -> EpochPlan:
+        """What is left of the epoch for one rank, or the whole next one when nothing is left.
+
+        With the global batch of the run that saved the state, the epoch ends where it would have ended there; with
+        another, its tail is cut anew.
+        """
+        split = split or Split()
+        same = self.global_batch == split.readers * batch_size
+        plan = plan_epoch(
+            count,
+            epoch=self.epoch,
+            start=self.position,
+            epoch_start=self.start,
+            end=self.end if same else None,
+            batch_size=batch_size,
+            split=split,
+            tail=tail,
+            drop_last=drop_last,
+        )
+        finished = self.end is not None and self.position >= self.end
+        return replace(plan, end=max(self.position, self.end or 0)).next_epoch() if finished else plan
+
+
+def _check(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise LoaderStateError(f"{name} of a state cannot be this", expected="a whole number from 0", found=repr(value))
+
+
+def _shares(listed: Any) -> tuple[Share, ...]:
+    try:
+        return tuple(
+            Share(int(index), int(of), int(position), int(part), _groups(pending))
+            for index, of, position, part, pending in listed
+        )
+    except (TypeError, ValueError):
+        expected = "[index, of, position, part, [[[position, part, used]]]]"
+        raise LoaderStateError("shares of a state cannot be this", expected=expected, found=listed) from None
+
+
+def _groups(pending: Any) -> tuple[tuple[Pending, ...], ...]:
+    return tuple(tuple((int(place), int(part), int(used)) for place, part, used in group) for group in pending)
+
+
+def _without_shares(state: State) -> State:
+    """What must be the same on all ranks: after a filter they do not keep step, and the shares say where each is."""
+    return replace(state, shares=(), steps=0, epoch=0) if state.shares else state
+
+
+def _same_place(first: State, other: State) -> None:
+    bare, found = _without_shares(first), _without_shares(other)
+    for each in fields(State):
+        if getattr(bare, each.name) != getattr(found, each.name):
+            raise LoaderStateError(
+                f"the states differ in {each.name}",
+                expected=getattr(bare, each.name),
+                found=getattr(found, each.name),
+                hint="merge states that were saved after the same step",
+            )

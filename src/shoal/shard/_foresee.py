@@ -1,0 +1,92 @@
+"""What reading some samples would ask of the store, told by the index: nothing is read."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ._index import Blocks, LongExtents, ShardIndex
+from ._plan import plan_reads
+from ._source import ShardSource
+
+__all__ = ["Reads", "foresee"]
+
+Int64 = npt.NDArray[np.int64]
+Ranges = tuple[Int64, Int64]
+_FAR = np.int64(1 << 62)
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """Ranges that are asked for and the bytes in them; ``wanted`` are the bytes of the fields alone."""
+
+    requests: int = 0
+    bytes: int = 0
+    wanted: int = 0
+
+    def __add__(self, other: Reads) -> Reads:
+        return Reads(self.requests + other.requests, self.bytes + other.bytes, self.wanted + other.wanted)
+
+
+def foresee(
+    source: ShardSource, rows: Int64, fields: Sequence[str] | None = None, *, raw: str | None = None
+) -> Reads:
+    """What ``source.read(rows, fields)`` asks of the store, or ``source.raw_rows(rows, raw)``, in one call.
+
+    Indexes of the shards are opened, tars are not read. Of a compressed shard each block that is touched counts once,
+    though the last few are held from call to call.
+
+    Example:
+        >>> import shoal
+        >>> with shoal.ShardWriter("memory://doc/foresee/a-%06d.tar") as writer:
+        ...     for number in range(10):
+        ...         writer.write({"__key__": f"k{number}", "bin": bytes(100), "txt": "x"})
+        >>> foresee(shoal.Dataset("memory://doc/foresee").source, np.array([2, 7]))
+        Reads(requests=2, bytes=2050, wanted=202)
+    """
+    numbers = np.searchsorted(source.starts, rows, "right") - 1
+    total = Reads()
+    for number in np.unique(numbers).tolist():
+        own = rows[numbers == number] - source.starts[number]
+        wanted = [raw] if raw is not None else source._wanted(number, fields)  # noqa: SLF001 - one package
+        total += _of_shard(source.shard(number).index, own, wanted, joined=raw is not None)
+    return total
+
+
+def _of_shard(index: ShardIndex, rows: Int64, fields: Sequence[str] | None, *, joined: bool) -> Reads:
+    names = [name for name in index.fields if fields is None or name in fields]
+    if not names or not len(rows):
+        return Reads()
+    offsets = [index.fields[name].offset[rows].astype(np.int64) for name in names]
+    sizes = [index.fields[name].size[rows].astype(np.int64) for name in names]
+    whole = index.blocks is not None and len(names) == len(index.fields) and not joined
+    alone = len(rows) == 1 or isinstance(index.fields, LongExtents)
+    starts, stops = _ranges(offsets, sizes, whole=whole, alone=alone and not joined)
+    wanted = sum(int(size.sum()) for size in sizes)
+    if index.facts.compression is not None and index.blocks is not None and index.blocks.stored is not None:
+        return _compressed(index.blocks, index.blocks.stored, starts, stops, wanted)
+    return Reads(len(starts), int((stops - starts).sum()), wanted)
+
+
+def _ranges(offsets: list[Int64], sizes: list[Int64], *, whole: bool, alone: bool) -> Ranges:
+    """As `Shard` reads: whole samples each in one go, fields of one sample alone each, else near members together."""
+    if whole:
+        low = functools.reduce(np.minimum, [np.where(offset > 0, offset, _FAR) for offset in offsets])
+        high = functools.reduce(np.maximum, [offset + size for offset, size in zip(offsets, sizes, strict=True)])
+        return low[high > 0], high[high > 0]
+    every, size = np.concatenate(offsets), np.concatenate(sizes)
+    if alone:
+        return every[every > 0], (every + size)[every > 0]
+    plan = plan_reads(every, size)
+    return plan.starts, plan.stops
+
+
+def _compressed(blocks: Blocks, stored: Int64, starts: Int64, stops: Int64, wanted: int) -> Reads:
+    first = np.searchsorted(blocks.offsets, starts, "right") - 1
+    last = np.searchsorted(blocks.offsets, np.maximum(stops - 1, starts), "right") - 1
+    touched = np.unique(np.concatenate([np.arange(a, b + 1) for a, b in zip(first, last, strict=True)]))
+    return Reads(len(touched), int((stored[touched + 1] - stored[touched]).sum()), wanted)
