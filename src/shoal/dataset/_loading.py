@@ -64,7 +64,7 @@ class DatasetSource:
         rows = numbers if self._dataset.is_whole else self._dataset.numbers[numbers]
         if batched and self._dataset.raw_source is not None:
             return foresee(reader, rows, raw=PAYLOAD)
-        return foresee(reader, rows, self._dataset._fields)  # noqa: SLF001 - one package
+        return foresee(reader, rows, self._dataset._fields)
 
     @functools.cached_property
     def _learnt(self) -> Learnt[Any]:

@@ -11,6 +11,7 @@ from shoal.load import Auto, DataLoader, Described, Filter, LoaderOptions, Map, 
 from ._core import Core
 from ._loading import DatasetSource
 from ._mix import MixedSource
+from ._windows import TokenWindows
 
 if TYPE_CHECKING:
     from ._dataset import Dataset
@@ -102,6 +103,15 @@ class PipelineVerbs(Core[T]):
     ) -> DataLoader:
         """Token sequences put together into rows of ``length`` tokens."""
         return self._samples().pack(length, field, how, open_rows=open_rows, pad=pad)
+
+    def token_windows(
+        self, field: str, length: int, stride: int | None = None, *, drop_last: bool = True, pad: int = 0
+    ) -> TokenWindows:
+        """Windows of ``length`` tokens over the arrays of a field, as samples of their own, for a DataLoader.
+
+        They are ``stride`` apart (``length``, if not said) and do not cross documents.
+        """
+        return TokenWindows(cast("Dataset[Any]", self), field, length, stride, drop_last, pad)
 
     def flat_map(self, function: Callable[[T], Iterable[Any]]) -> DataLoader:
         """All that the function gives for each sample, one after the other."""

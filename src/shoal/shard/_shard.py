@@ -289,6 +289,12 @@ class Shard:
                 return found.at(shard=self.url, key=raw[0]["__key__"])
         return error.at(shard=self.url)
 
+    def read_part(self, row: int, field: str, start: int, stop: int) -> bytes:
+        """Some bytes of one member, not compared with its checksum, which is over all of them."""
+        part = self.index.fields[field]
+        first, size = int(part.offset[row]), int(part.size[row])
+        return self._data.read(first + min(start, size), first + min(stop, size))
+
     def _one_row(self, row: int, wanted: Sequence[str] | None) -> Sample:
         """One sample, member by member: for one row this is several times faster than columns of length one."""
         sample: Sample = {"__key__": self.index.keys[row].as_py(), "__url__": self.url}
