@@ -100,6 +100,7 @@ def test_a_saved_state():
         "start": 0,
         "end": 1000,
         "global_batch": 64,
+        "steps": 10,
     }
     state = State.from_dict(saved)
     assert state.to_dict() == saved

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from shoal.codec._codec import Buffer, Codec, Decoder, Encoded, EncodeOptions, Encoder
@@ -232,30 +232,33 @@ def encoders(options: EncodeOptions, fields: Iterable[str]) -> dict[str, Encoder
     return {field: _encoder(options, field) for field in fields}
 
 
-_VIEWS = (bytearray, memoryview)  # made once: a union written in the call is built anew each time
+_RAW = (bytes, bytearray, memoryview)  # made once: a union written in the call is built anew each time
 
 
 def _encoder(options: EncodeOptions, field: str) -> Encoder:
     codec = codec_for(field)
     encode_value = codec.encoder(options) if codec and codec.encoder else _refuse
-    if codec is None or codec.textual:
-        encode_value = _text_or(encode_value)
+    textual = codec is None or codec.textual
     _, gzipped = split_field(field)
 
-    def run(value: Any) -> Encoded:
-        if isinstance(value, bytes):
-            encoded: Encoded = value
-        elif isinstance(value, _VIEWS):
-            encoded = _flat(value)
-        else:
-            encoded = _translated(encode_value, value, field, codec)
-        return gzip(encoded) if gzipped and encoded[:2] != GZIP_MAGIC else encoded
+    def run(value: Any) -> Encoded:  # flat, because one is called for each field of each sample
+        if isinstance(value, _RAW):
+            return value if isinstance(value, bytes) else _flat(value)
+        try:
+            return value.encode() if textual and isinstance(value, str) else encode_value(value)
+        except (MissingExtraError, MemoryError):
+            raise
+        except CodecError as error:
+            error.at(field=field)
+            raise
+        except Exception as error:  # the one boundary where what libraries raise becomes an EncodeError
+            raise _encode_error(error, field, codec) from error
 
-    return run
+    return run if not gzipped else lambda value: _gzipped(run(value))
 
 
-def _text_or(encode_value: Encoder) -> Encoder:
-    return lambda value: value.encode() if isinstance(value, str) else encode_value(value)
+def _gzipped(encoded: Encoded) -> Encoded:
+    return encoded if encoded[:2] == GZIP_MAGIC else gzip(encoded)
 
 
 def _flat(value: bytearray | memoryview) -> Encoded:
@@ -266,19 +269,10 @@ def _flat(value: bytearray | memoryview) -> Encoded:
     return view.cast("B") if view.c_contiguous and view.nbytes else view.tobytes()
 
 
-def _translated(encode_value: Callable[[Any], Encoded], value: Any, field: str, codec: Codec | None) -> Encoded:
-    """The one boundary where what libraries raise becomes an `EncodeError`."""
-    try:
-        return encode_value(value)
-    except (MissingExtraError, MemoryError):
-        raise
-    except CodecError as error:
-        error.at(field=field)
-        raise
-    except Exception as error:
-        expected = f"what becomes {codec.expects}" if codec else None
-        found = f"{type(error).__name__}: {error}"
-        raise EncodeError("the value does not encode", expected=expected, found=found, field=field) from error
+def _encode_error(error: Exception, field: str, codec: Codec | None) -> EncodeError:
+    expected = f"what becomes {codec.expects}" if codec else None
+    found = f"{type(error).__name__}: {error}"
+    return EncodeError("the value does not encode", expected=expected, found=found, field=field)
 
 
 def _refuse(value: Any) -> Encoded:
