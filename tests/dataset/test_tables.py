@@ -26,8 +26,8 @@ from tests.sample.strategies import samples, schemas
 
 import shoal
 from shoal.dataset import from_parquet
-from shoal.dataset._arrow_forms import form_of, merged
-from shoal.dataset._sql import rewritten, run_condition, short_names
+from shoal.dataset._table._arrow_forms import form_of, merged
+from shoal.dataset._table._sql import rewritten, run_condition, short_names
 from shoal.dataset._where import run_where, sql_of
 from shoal.errors import (
     FieldError,

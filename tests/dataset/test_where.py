@@ -23,7 +23,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from shoal.dataset._where import F, as_expression, columns_of, parse_where, resolve_columns, run_where, sql_of
-from shoal.dataset._where_tree import And, Between, Column, Compare, Expression, In, IsNull, Like, Literal, Not, Or
+from shoal.dataset._where._tree import And, Between, Column, Compare, Expression, In, IsNull, Like, Literal, Not, Or
 from shoal.errors import QueryError
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "where.md"

@@ -15,7 +15,7 @@ from shoal.shard import ShardSource
 
 from ._batches import TypedOptions, check_batch_size, in_batches, ordered_batches, shuffled_batches
 from ._core import Core, Int64
-from ._formats_out import Formatting
+from ._peer._formats_out import Formatting
 from ._reading import PAYLOAD
 
 __all__ = ["Batching"]

@@ -19,12 +19,12 @@ from shoal.sample import is_record, schema_of
 from shoal.schema import Schema
 from shoal.shard import Decoders, ErrorLog, Pick, Sample, ShardSource, Source
 
-from ._column_steps import EVERYTHING, Wanted, names_after, wanted_by
 from ._decoding import LazyDecoders, refuse_unmatched
 from ._description import Description, Opened, Step
-from ._formats_out import Formatting, format_of
 from ._identity import Finished, HasColumns
 from ._needs import fields_looked_at
+from ._peer._column_steps import EVERYTHING, Wanted, names_after, wanted_by
+from ._peer._formats_out import Formatting, format_of
 from ._positions import positions_in, wrapped
 from ._reading import PAYLOAD, Reading, finished, reading_for, stored_type_of
 from ._shown import shown_dataset, with_step

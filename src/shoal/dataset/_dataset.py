@@ -13,14 +13,14 @@ from shoal.protocols import DataSource
 from shoal.shard import WEBDATASET_RULE, ErrorPolicy
 
 from ._batching import Batching
-from ._combine import Combining
+from ._combined._verbs import Combining
 from ._description import DatasetOptions, Description, PathLike
-from ._growth import Growth
+from ._growing._verbs import Growth
+from ._peer._huggingface import HuggingFaceVerbs
+from ._peer._webdataset import WebDatasetVerbs
 from ._shard_work import ShardWork
-from ._tables import Tables
-from ._verbs_huggingface import HuggingFaceVerbs
+from ._table._verbs import Tables
 from ._verbs_pipeline import PipelineVerbs
-from ._verbs_webdataset import WebDatasetVerbs
 
 __all__ = ["Dataset"]
 

@@ -17,9 +17,9 @@ from shoal.formats import SourceOptions, open_source
 from shoal.protocols import DataSource
 from shoal.shard import ErrorPolicy, KeyRule, OnError, Source
 
-from ._data_source import source_from_data_source
+from ._growing._tombstones import living_rows
 from ._identity import source_identity
-from ._tombstones import living_rows
+from ._opening._data_source import source_from_data_source
 
 __all__ = ["DatasetOptions", "Description", "Opened", "PathLike", "Recipe", "RowsRecipe", "Stage", "Step"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from shoal.load import Geometry, Learnt, PayloadRun, Ragged, SampleBatch, TypedColumns
+from shoal.load import Geometry, Learnt, PayloadReader, Ragged, SampleBatch
 from shoal.sample import schema_of
 from shoal.schema import Array
 from shoal.shard import Reads, ShardSource, foresee
@@ -46,12 +46,10 @@ class DatasetSource:
 
     def read_batch(self, numbers: Int64, ragged: Ragged) -> Any | None:
         """Typed samples are gathered from their payloads; None for others."""
-        source = self._dataset.raw_source
-        if source is None:
+        if self._payloads is None:
             return None
         rows = numbers if self._dataset.is_whole else self._dataset.numbers[numbers]
-        run = PayloadRun(source.raw_rows(rows, PAYLOAD), self._learnt)
-        batch = SampleBatch(TypedColumns([(run, slice(0, len(rows)))]), ragged=ragged)
+        batch = SampleBatch(self._payloads.read(rows), ragged=ragged)
         for name in self._array_fields:  # here, in a worker's thread, not when the caller asks
             batch.column(name)
         return batch
@@ -67,8 +65,10 @@ class DatasetSource:
         return foresee(reader, rows, self._dataset._fields)
 
     @functools.cached_property
-    def _learnt(self) -> Learnt[Any]:
-        return Learnt(self._dataset.sample_type)
+    def _payloads(self) -> PayloadReader[Any] | None:
+        """Reads typed samples as columns; None where they are not stored so."""
+        source = self._dataset.raw_source
+        return None if source is None else PayloadReader(source, PAYLOAD, Learnt(self._dataset.sample_type))
 
     @functools.cached_property
     def _array_fields(self) -> tuple[str, ...]:

@@ -6,8 +6,8 @@ from typing import Any
 
 from shoal.sample import Lens, is_record, schema_of
 
-from ._column_steps import EVERYTHING, wanted_by
 from ._description import Stage
+from ._peer._column_steps import EVERYTHING, wanted_by
 
 __all__ = ["fields_looked_at"]
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from shoal.load import Auto, DataLoader, Described, Filter, LoaderOptions, Map, Ragged, ThreadingOptions
 
+from ._combined._mix import MixedSource
 from ._core import Core
 from ._loading import DatasetSource
-from ._mix import MixedSource
 from ._windows import TokenWindows
 
 if TYPE_CHECKING:

@@ -15,13 +15,13 @@ from shoal.errors import QueryError
 from shoal.sample import Lens, default_network
 from shoal.shard import ShardSource, Source
 
+from ._combined._key_sets import Keys, is_one_of, key_array
 from ._core import Core
 from ._description import Stage, Step
 from ._fingerprint import fingerprint_of
-from ._key_sets import Keys, is_one_of, key_array
 from ._positions import positions_in
 from ._where import Expression, Field, as_expression, columns_of, resolve_columns, run_where
-from ._where_tree import Column
+from ._where._tree import Column
 
 if TYPE_CHECKING:
     from ._dataset import Dataset

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from shoal.dataset._reading import PAYLOAD
 from shoal.errors import SchemaMismatchError, ShoalError, WriteError
 from shoal.sample import DictSample, is_record, pack
-
-from ._reading import PAYLOAD
 
 __all__ = ["stored_form"]
 

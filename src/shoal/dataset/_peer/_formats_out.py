@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shoal.codec import framework
+from shoal.dataset._description import Stage
 from shoal.errors import OptionError
 
 from ._column_steps import Wanted, columns_of_sample
-from ._description import Stage
 from ._format_tables import arrow_table, data_frame
 from ._tensors import ARRAYS, Tensors, of_framework
 

@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import pyarrow as pa
 
+from shoal.dataset._description import Recipe, Step
+from shoal.dataset._dict import DatasetDict
+from shoal.dataset._views import Views
+from shoal.dataset._where import Expression, Field
 from shoal.errors import FieldError, OptionError, SchemaMismatchError
 from shoal.sample import is_record, schema_of
 from shoal.schema import schema_hash
 from shoal.shard import ShardSource
 
-from ._concat_source import Concatenated, ShardsConcatenated
-from ._description import Recipe, Step
-from ._dict import DatasetDict
+from ._concat import Concatenated, ShardsConcatenated
 from ._hash import texts_of
+from ._join import Joined, names_of, renamed
 from ._join_map import Missing, check_partners, partners
-from ._join_source import Joined, names_of, renamed
 from ._split import By, SplitAgain, checked_weights, grouped_by, is_kept, part_of_each
-from ._views import Views
-from ._where import Expression, Field
 
 if TYPE_CHECKING:
-    from ._dataset import Dataset
+    from shoal.dataset._dataset import Dataset
 
 __all__ = ["Combining", "concat"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ._dataset import Dataset
-from ._description import PathLike
+from shoal.dataset._dataset import Dataset
+from shoal.dataset._description import PathLike
 
 __all__ = ["from_parquet"]
 

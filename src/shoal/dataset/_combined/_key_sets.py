@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Union
 import pyarrow as pa
 import pyarrow.compute
 
+from shoal.dataset._core import Core
 from shoal.errors import OptionError
 
-from ._core import Core
-
 if TYPE_CHECKING:
-    from ._dataset import Dataset
+    from shoal.dataset._dataset import Dataset
 
 __all__ = ["Keys", "is_one_of", "key_array"]
 

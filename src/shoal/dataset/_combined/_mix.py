@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
+from shoal.dataset._description import Step
+from shoal.dataset._loading import DatasetSource
 from shoal.errors import OptionError
 from shoal.load import LoaderOptions
 from shoal.order import GlobalShuffle, Mix, Mixed, Order, Sequential
 
-from ._combine import concat
-from ._description import Step
-from ._loading import DatasetSource
+from ._verbs import concat
 
 if TYPE_CHECKING:
-    from ._dataset import Dataset
+    from shoal.dataset._dataset import Dataset
 
 __all__ = ["MixedSource", "Mixture", "mix"]
 

@@ -13,15 +13,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute
 
+from shoal.dataset._identity import digest_of
 from shoal.errors import FieldError, ManifestError, OptionError, SampleKeyError, TarError
 from shoal.sample import is_record, schema_of
 from shoal.shard import Decoders, ErrorLog, Sample, Source
 
-from ._identity import digest_of
 from ._join_map import Missing
 
 if TYPE_CHECKING:
-    from ._dataset import Dataset
+    from shoal.dataset._dataset import Dataset
 
 __all__ = ["JoinSource", "Joined", "names_of", "renamed"]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
-from ._where_tree import (
+from ._tree import (
     KEYWORDS,
     And,
     Between,

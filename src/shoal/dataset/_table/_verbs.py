@@ -10,18 +10,15 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import numpy as np
 import pyarrow as pa
 
+from shoal.dataset._core import Core
+from shoal.dataset._description import PathLike, Step
+from shoal.dataset._reading import PAYLOAD
+from shoal.dataset._where import Expression, Field, as_expression, resolve_columns, sql_of
 from shoal.errors import FieldError, MissingExtraError, OptionError, WriteError
 from shoal.sample import is_record, schema_of
 from shoal.shard import ErrorLog
 
-from ._core import Core
-from ._describe import Summary, summarize
-from ._description import PathLike, Step
-from ._from_parquet import shards_from_parquet
-from ._parquet import write_parquet
-from ._reading import PAYLOAD
-from ._sql import run_condition, run_sql
-from ._table_batches import (
+from ._batches import (
     KEY,
     Keyed,
     Layout,
@@ -33,12 +30,15 @@ from ._table_batches import (
     row_parts,
     widest,
 )
-from ._where import Expression, Field, as_expression, resolve_columns, sql_of
+from ._describe import Summary, summarize
+from ._from_parquet import shards_from_parquet
+from ._parquet import write_parquet
+from ._sql import run_condition, run_sql
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ._dataset import Dataset
+    from shoal.dataset._dataset import Dataset
 
 __all__ = ["Tables"]
 

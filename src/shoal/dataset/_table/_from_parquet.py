@@ -11,15 +11,15 @@ import numpy as np
 
 from shoal import schema
 from shoal.codec import codec_for, encode_npy
+from shoal.dataset._growing._shard_names import is_numbered, shard_pattern
 from shoal.errors import FieldError, OptionError, ShoalError, WriteError
 from shoal.sample import DictSample, class_from_schema, is_record, pack, schema_of, unpack
 from shoal.schema import FieldType, Schema, schema_to_json
 from shoal.shard import ShardWriter
 
 from ._arrow_columns import ABSENT
+from ._batches import KEY, Layout
 from ._parquet import Row, read_parquet
-from ._shard_names import is_numbered, shard_pattern
-from ._table_batches import KEY, Layout
 
 __all__ = ["shards_from_parquet"]
 

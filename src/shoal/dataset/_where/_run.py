@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute
 
-from ._where_tree import (
+from ._tree import (
     And,
     Between,
     Column,

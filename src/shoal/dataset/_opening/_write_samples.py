@@ -7,14 +7,13 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
+from shoal.dataset._dataset import Dataset
+from shoal.dataset._growing._shard_names import is_numbered, shard_pattern
+from shoal.dataset._growing._stored_form import stored_form
 from shoal.errors import WriteError
 from shoal.sample import DictSample, is_record, schema_of
 from shoal.schema import schema_to_json
 from shoal.shard import ShardWriter
-
-from ._dataset import Dataset
-from ._shard_names import is_numbered, shard_pattern
-from ._stored_form import stored_form
 
 __all__ = ["write_samples"]
 

@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from shoal.dataset._where import Expression, Field
 from shoal.errors import OptionError
 
 from ._hash import hash_texts
-from ._where import Expression, Field
 
 __all__ = ["By", "SplitAgain", "checked_weights", "grouped_by", "is_kept", "part_of_each"]
 

@@ -12,10 +12,9 @@ from fnmatch import fnmatch
 from typing import Any, Protocol, runtime_checkable
 
 from shoal.codec import Buffer, Decoder, DecodeSpec, decoders
+from shoal.dataset._description import Stage
 from shoal.errors import ColumnError, OptionError
 from shoal.sample import is_record, schema_of
-
-from ._description import Stage
 
 __all__ = [
     "EVERYTHING",

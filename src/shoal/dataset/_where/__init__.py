@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from shoal.errors import QueryError
 
-from ._where_field import F, Field
-from ._where_parse import parse_where
-from ._where_run import run_where
-from ._where_tree import Column, Expression, columns_of, resolve_columns, sql_of
+from ._field import F, Field
+from ._parse import parse_where
+from ._run import run_where
+from ._tree import Column, Expression, columns_of, resolve_columns, sql_of
 
 __all__ = [
     "Expression",

@@ -10,7 +10,7 @@ import numpy as np
 
 from shoal.errors import QueryError
 
-from ._where_tree import (
+from ._tree import (
     MOST_DIGITS,
     And,
     Between,

@@ -12,13 +12,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute
 
+from shoal.dataset._identity import digest_of
 from shoal.errors import FieldError, SampleKeyError
 from shoal.shard import Decoders, ErrorLog, Manifest, Sample, ShardSource, Source
 
-from ._identity import digest_of
-
 if TYPE_CHECKING:
-    from ._dataset import Dataset
+    from shoal.dataset._dataset import Dataset
 
 __all__ = ["ConcatSource", "Concatenated", "ShardsConcatenated"]
 

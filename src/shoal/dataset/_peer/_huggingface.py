@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import numpy as np
 import pyarrow as pa
 
+from shoal.dataset._core import Core
+from shoal.dataset._description import Stage, Step
+from shoal.dataset._dict import DatasetDict
 from shoal.errors import ColumnError, OptionError
 
 from ._column_steps import Drop, Keep, Rename, names_after
 from ._column_values import column_values, sorted_order
-from ._core import Core
-from ._description import Stage, Step
-from ._dict import DatasetDict
 from ._formats_out import Formatting, format_named
 from ._train_test import split_sizes, stratified
 
 if TYPE_CHECKING:
-    from ._dataset import Dataset
+    from shoal.dataset._dataset import Dataset
 
 __all__ = ["HuggingFaceVerbs"]
 

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import numpy as np
 
 from shoal.codec import decode_spec
+from shoal.dataset._batches import check_batch_size
+from shoal.dataset._core import Core
+from shoal.dataset._description import Stage, Step
 from shoal.errors import OptionError, ShoalWarning
 
-from ._batches import check_batch_size
 from ._collate import collate
 from ._column_steps import DecodeColumns, Drop, Keep, MapColumns, PickTuple, Relabel, RelabelMatching
-from ._core import Core
-from ._description import Stage, Step
 from ._streams import Batched, Counted, Epoch, Sliced, Unbatched, dataset_of, has_positions
 
 if TYPE_CHECKING:
-    from ._dataset import Dataset
+    from shoal.dataset._dataset import Dataset
 
 __all__ = ["WebDatasetVerbs"]
 

@@ -11,16 +11,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute
 
+from shoal.dataset._description import Stage
+from shoal.dataset._reading import PAYLOAD
 from shoal.errors import ColumnError, FieldError, OptionError, QueryError
 from shoal.schema import BoolType, FloatType, IntType, StrType
 
 from ._column_steps import columns_of_sample, names_after, origin_of
-from ._description import Stage
 from ._format_tables import arrow_column
-from ._reading import PAYLOAD
 
 if TYPE_CHECKING:
-    from ._dataset import Dataset
+    from shoal.dataset._dataset import Dataset
 
 __all__ = ["column_values", "sorted_order"]
 

@@ -14,7 +14,7 @@ from shoal.store import ObjectReader, ObjectWriter, expand_pattern, store_for
 
 from ._arrow_columns import Column, from_arrow
 from ._arrow_forms import form_of_type
-from ._table_batches import Layout, layout_of_schema
+from ._batches import Layout, layout_of_schema
 
 __all__ = ["Row", "read_parquet", "write_parquet"]
 

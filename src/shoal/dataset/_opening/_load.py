@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ._dataset import Dataset
+from shoal.dataset._dataset import Dataset
 
 __all__ = ["load_shards"]
 

@@ -11,6 +11,8 @@ from typing import Any, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
+from shoal.dataset._dataset import Dataset
+from shoal.dataset._dict import DatasetDict
 from shoal.errors import FormatError, ObjectNotFoundError, OptionError
 from shoal.formats import detect
 from shoal.protocols import DataFiles, DataSource
@@ -18,8 +20,6 @@ from shoal.shard import Located, ShardRef, locate_shards, shards_by_split
 from shoal.store import base_name, expand_pattern, join_url, parent_url, relative_url, scheme_of, store_for
 
 from ._data_source import urls_of
-from ._dataset import Dataset
-from ._dict import DatasetDict
 from ._resolve import is_reference, resolve_reference
 from ._split_spec import SplitPart, parse_split, rows_of
 

@@ -14,17 +14,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute
 
+from shoal.dataset._combined._hash import hash_texts
 from shoal.errors import FormatError, ManifestError, OptionError, SchemaMismatchError, WriteError
 from shoal.sample import is_record, schema_of
 from shoal.schema import compare, schema_from_json, schema_hash
 from shoal.shard import SHARD_ENDINGS, Manifest, ShardSource, ShardWriter, Source, load_manifest
 from shoal.store import base_name, join_url, parent_url, relative_url, store_for
 
-from ._hash import hash_texts
 from ._stored_form import stored_form
 
 if TYPE_CHECKING:
-    from ._dataset import Dataset
+    from shoal.dataset._dataset import Dataset
 
 __all__ = ["Target", "append_samples", "dataset_of"]
 

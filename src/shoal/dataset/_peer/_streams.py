@@ -18,16 +18,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from shoal.dataset._fingerprint import value_mark
+from shoal.dataset._identity import digest_of
 from shoal.errors import FieldError, PositionError, SampleKeyError
 from shoal.shard import Decoders, ErrorLog, Source
 
 from ._collate import collate, split_batch
-from ._fingerprint import value_mark
-from ._identity import digest_of
 
 if TYPE_CHECKING:
-    from ._core import Core
-    from ._dataset import Dataset
+    from shoal.dataset._core import Core
+    from shoal.dataset._dataset import Dataset
 
 __all__ = ["Batched", "Counted", "Epoch", "Sliced", "Unbatched", "dataset_of", "has_positions"]
 

@@ -1,0 +1,1 @@
+"""Datasets taken apart and put together: split, concat, join, mix."""

@@ -1,0 +1,1 @@
+"""Datasets that grow and shrink: append, refresh, tombstones."""

@@ -1,0 +1,1 @@
+"""Ways to a dataset: by path, by reference, from samples."""

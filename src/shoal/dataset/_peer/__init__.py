@@ -1,0 +1,1 @@
+"""The verbs of webdataset and of Hugging Face datasets."""

@@ -1,0 +1,1 @@
+"""Datasets as tables: Arrow, pandas, Parquet, SQL, a summary."""
