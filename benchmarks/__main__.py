@@ -8,9 +8,35 @@ import pathlib
 import platform
 import sys
 
-from . import index_foreign, memory_stream, plan_huge, read_random, read_sequential, typed_batches, where_million, write
+from . import (
+    index_foreign,
+    loader_autotune,
+    loader_jpeg,
+    loader_raw,
+    loader_typed,
+    memory_stream,
+    plan_huge,
+    read_random,
+    read_sequential,
+    typed_batches,
+    where_million,
+    write,
+)
 
-QUESTIONS = (read_sequential, read_random, index_foreign, write, memory_stream, typed_batches, where_million, plan_huge)
+QUESTIONS = (
+    read_sequential,
+    read_random,
+    index_foreign,
+    write,
+    memory_stream,
+    typed_batches,
+    where_million,
+    plan_huge,
+    loader_raw,
+    loader_typed,
+    loader_jpeg,
+    loader_autotune,
+)
 _PACKAGES = ("shoal", "numpy", "pyarrow", "isal", "webdataset", "datasets")
 
 

@@ -1,10 +1,11 @@
-"""The main job in a minute, on data it makes itself: pack, look, ask, read in order and at random, beside webdataset.
+"""The main job in a minute, on data it makes itself: pack, look, ask, read, load, stop and go on, beside webdataset.
 
 Run it with ``make demo``.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import pathlib
 import random
@@ -35,6 +36,8 @@ def main() -> None:
         command(folder, "head", "shards", "-n", "3", "--where", "animal = 'fox' and width >= 100")
         ask(folder / "shards")
         race(folder / "shards")
+        load(folder / "shards")
+        command(folder, "dataload", "shards", "--batch-size", "64", "--shuffle", "--decode", "rgb8", "--epochs", "3")
     print(NEXT)
 
 
@@ -80,6 +83,48 @@ def race(shards: pathlib.Path) -> None:
         print(f"{title:32} {ours:12,.0f}   {ours / peer:.0f} x webdataset")
 
 
+def load(shards: pathlib.Path) -> None:
+    """Shuffled batches, stopped in the middle, gone on with elsewhere, and timed beside PyTorch's loader."""
+    say("Loading shuffled batches; stopped after five, and gone on with by two ranks")
+    dataset = shoal.Dataset(shards, decode=False)
+    loader = shoal.DataLoader(dataset, batch_size=64, shuffle=True, seed=1)
+    batches = iter(loader)
+    seen = [key for _ in range(5) for key in next(batches)["__key__"]]
+    state = json.dumps(loader.state_dict())
+    print(f">>> loader.state_dict()   # {len(state)} bytes\n{state}")
+    for rank in range(2):
+        other = shoal.DataLoader(dataset, batch_size=32, shuffle=True, seed=1, rank=rank, world_size=2)
+        other.load_state_dict(json.loads(state))
+        seen += [key for batch in other for key in batch["__key__"]]
+    print(f"{len(seen)} samples came, {len(set(seen))} of them different, of {len(dataset)}")
+    say("Loading shuffled batches of 64, undecoded: samples a second, best of three")
+    peer = torch_rate(list(dataset.shards))
+    ours = batch_rate(lambda: shoal.DataLoader(dataset, batch_size=64, shuffle=True))
+    if peer is None:
+        print("torch is not installed, so there is nothing to compare with")
+    else:
+        print(f"{'webdataset + torch DataLoader':32} {peer:12,.0f}")
+    print(f"{'shoal.DataLoader':32} {ours:12,.0f}" + ("" if peer is None else f"   {ours / peer:.0f} x that"))
+
+
+def torch_rate(shards: list[str]) -> float | None:
+    """What webdataset does under PyTorch's loader with two workers; None where there is no torch."""
+    if importlib.util.find_spec("torch") is None:
+        return None
+    import torch
+
+    def batches():  # noqa: ANN202 - a loader of torch's
+        line = webdataset.WebDataset(shards, shardshuffle=len(shards)).shuffle(500).batched(64, collation_fn=list)
+        return torch.utils.data.DataLoader(line, batch_size=None, num_workers=2)
+
+    return batch_rate(batches)
+
+
+def batch_rate(batches) -> float:  # noqa: ANN001 - any callable that gives an iterable of batches
+    """Samples a second, the best of three."""
+    return rate(lambda: (None for batch in batches() for _ in (batch["__key__"] if isinstance(batch, dict) else batch)))
+
+
 def rate(samples) -> float:  # noqa: ANN001 - any callable that gives an iterable of samples
     """Samples a second, the best of three."""
     best = 0.0
@@ -107,6 +152,7 @@ What to type next:
   .venv/bin/shoal pack YOUR_FOLDER shards/     pack a folder of your own
   .venv/bin/shoal info shards/                 see what is in it
   .venv/bin/shoal verify shards/               check every byte
+  .venv/bin/shoal plan shards/ --world-size 8  what training on eight GPUs will take
   .venv/bin/shoal --help                       everything else
   make test                                    run every test"""
 

@@ -37,7 +37,7 @@ def _own_formats():
     yield
     registry = sys.modules.get("shoal.formats._registry")
     if registry is not None:
-        for name in set(registry._FORMATS) - {"webdataset"}:
+        for name in set(registry._FORMATS) - set(registry._BUILT_IN):
             del registry._FORMATS[name]
 
 

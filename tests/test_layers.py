@@ -20,8 +20,8 @@ LAYERS = {
     "shard": 4,
     "formats": 5,
     "load": 6,
-    "dataset": 7,
-    **dict.fromkeys(["build", "local", "hub", "torch", "tf", "jax", "ray"], 8),
+    **dict.fromkeys(["dataset", "adapt"], 7),
+    **dict.fromkeys(["build", "local", "hub", "torch", "tf", "jax", "ray", "hf"], 8),
     **dict.fromkeys(["atmosphere", "plaid"], 9),
     **dict.fromkeys(["promote", "viewer"], 10),  # promote carries local datasets to the atmosphere, so it is above both
     **dict.fromkeys(["cli", "testing"], 11),

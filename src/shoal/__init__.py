@@ -12,9 +12,10 @@ from .errors import ShoalError, ShoalWarning
 
 if TYPE_CHECKING:
     from .codec import register_codec
-    from .dataset import Dataset, DatasetDict, F, load_dataset, load_shards, mix, write_samples
+    from .dataset import Dataset, DatasetDict, F, concat, load_dataset, load_shards, mix, write_samples
     from .formats import register_format
-    from .load import SampleBatch
+    from .load import DataLoader, LoaderOptions, LoaderStats, SampleBatch, ThreadingOptions
+    from .order import DistributedSampler, SequentialSampler, ShufflingSampler, State, WeightedSampler
     from .sample import DictSample, Fields, Lens, PackableSample, check_laws, lens, packable, structural_lens
     from .schema import Array, Audio, Image, Schema
     from .shard import KeyRule, ShardingService, ShardWriter
@@ -24,22 +25,32 @@ __version__ = "0.1.0.dev0"
 __all__ = [
     "Array",
     "Audio",
+    "DataLoader",
     "Dataset",
     "DatasetDict",
     "DictSample",
+    "DistributedSampler",
     "F",
     "Fields",
     "Image",
     "KeyRule",
     "Lens",
+    "LoaderOptions",
+    "LoaderStats",
     "PackableSample",
     "SampleBatch",
     "Schema",
+    "SequentialSampler",
     "ShardWriter",
     "ShardingService",
     "ShoalError",
     "ShoalWarning",
+    "ShufflingSampler",
+    "State",
+    "ThreadingOptions",
+    "WeightedSampler",
     "check_laws",
+    "concat",
     "lens",
     "load_dataset",
     "load_shards",
@@ -54,20 +65,30 @@ __all__ = [
 _HOMES = {
     "Array": "schema",
     "Audio": "schema",
+    "DataLoader": "load",
     "Dataset": "dataset",
     "DatasetDict": "dataset",
     "DictSample": "sample",
+    "DistributedSampler": "order",
     "F": "dataset",
     "Fields": "sample",
     "Image": "schema",
     "KeyRule": "shard",
     "Lens": "sample",
+    "LoaderOptions": "load",
+    "LoaderStats": "load",
     "PackableSample": "sample",
     "SampleBatch": "load",
     "Schema": "schema",
+    "SequentialSampler": "order",
     "ShardWriter": "shard",
     "ShardingService": "shard",
+    "ShufflingSampler": "order",
+    "State": "order",
+    "ThreadingOptions": "load",
+    "WeightedSampler": "order",
     "check_laws": "sample",
+    "concat": "dataset",
     "lens": "sample",
     "load_dataset": "dataset",
     "load_shards": "dataset",

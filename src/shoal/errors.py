@@ -37,7 +37,10 @@
     ├── OptionError (ValueError)         an argument outside what it may be
     ├── StoreError (OSError)             bytes could not be read or written
     │   ├── ObjectNotFoundError (FileNotFoundError)
-    │   └── ObjectExistsError (FileExistsError)
+    │   ├── ObjectExistsError (FileExistsError)
+    │   ├── ObjectChangedError           another object is there than the one that was opened
+    │   ├── AccessDeniedError (PermissionError)
+    │   └── StoreTimeoutError (TimeoutError)   no answer came in time
     └── MissingExtraError (ImportError)  an optional package is not installed
 
     ShoalWarning (UserWarning)           something worth knowing that stops nothing
@@ -51,6 +54,7 @@ from __future__ import annotations
 from typing import Any
 
 __all__ = [
+    "AccessDeniedError",
     "ChecksumError",
     "CodecError",
     "ColumnError",
@@ -69,6 +73,7 @@ __all__ = [
     "LoaderTimeoutError",
     "ManifestError",
     "MissingExtraError",
+    "ObjectChangedError",
     "ObjectExistsError",
     "ObjectNotFoundError",
     "OptionError",
@@ -83,6 +88,7 @@ __all__ = [
     "ShoalWarning",
     "StaleIndexError",
     "StoreError",
+    "StoreTimeoutError",
     "TarError",
     "TruncatedError",
     "UnsafeCodecError",
@@ -306,6 +312,18 @@ class ObjectNotFoundError(StoreError, FileNotFoundError):
 
 class ObjectExistsError(StoreError, FileExistsError):
     """Something is stored under this name already."""
+
+
+class ObjectChangedError(StoreError):
+    """Another object is stored under this name than the one that was opened, or than the one to be replaced."""
+
+
+class AccessDeniedError(StoreError, PermissionError):
+    """The store knows no reason to let this process do this: missing, wrong or expired credentials."""
+
+
+class StoreTimeoutError(StoreError, TimeoutError):
+    """A store gave no answer in time."""
 
 
 class MissingExtraError(ShoalError, ImportError):

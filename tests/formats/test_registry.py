@@ -50,7 +50,7 @@ class TestDetect:
         assert detect(tmp_path) == "webdataset"
 
     def test_a_folder_not_by_its_hidden_files(self, tmp_path):
-        register_format("arrow", ["arrow"], open_nothing)
+        assert "arrow" in formats()
         (tmp_path / ".shoal" / "index").mkdir(parents=True)
         (tmp_path / ".shoal" / "index" / "a.arrow").write_bytes(b"")
         write_tar(tmp_path / "a.tar", numbered(1))

@@ -16,18 +16,22 @@ from shoal.errors import OptionError, PatternError, QueryError, ShoalError
 
 from ._bench import bench
 from ._cat import cat
+from ._convert import convert
+from ._dataload import dataload
 from ._head import head
 from ._index import index
 from ._info import info
 from ._ls import ls
 from ._output import print_error_json, printable
 from ._pack import pack
+from ._plan import plan
+from ._store import store_app
 from ._unpack import unpack
 from ._verify import verify
 
 __all__ = ["app", "main"]
 
-COMMANDS = (info, ls, cat, head, index, verify, pack, unpack, bench)
+COMMANDS = (info, ls, cat, head, index, verify, pack, unpack, bench, plan, dataload, convert)
 
 _FAILED, _WRONG_USE, _INTERRUPTED = 1, 2, 130
 _MISUSE = (OptionError, QueryError, PatternError)
@@ -100,6 +104,7 @@ def shoal(
 
 for _command in COMMANDS:
     app.command(_command.__name__)(_command)
+app.add_typer(store_app)
 
 
 def main(args: Sequence[str] | None = None) -> int:

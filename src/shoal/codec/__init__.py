@@ -6,7 +6,8 @@
     _form       "rgb8", "audio", ...     _spec       what to decode, as a value
     _framework _frameworks _jax _tf      tensors that are handed out
     _resolve    decode, decoders, encode, encoders: all the rest meets here
-    _text _json _msgpack _cbor _pickle _array _npz _tenbin _torch _image_decode _image_encode _audio _video
+    _text _json _msgpack _cbor _pickle _array _npz _tenbin _torch _image_encode _audio _video
+    _image_spec _image_read _image_resize _image_decode   images, perhaps all of one size
 
 Example:
     >>> from shoal.codec import decode, decode_spec, encode
@@ -19,9 +20,10 @@ from __future__ import annotations
 
 from shoal.codec._array import array_view, as_array, decode_npy, encode_npy
 from shoal.codec._audio import Audio
-from shoal.codec._codec import Buffer, Codec, Decoder, EncodeOptions, Encoder, Limits
+from shoal.codec._codec import Buffer, Codec, Decoder, EncodeOptions, Encoder, Limits, SizedDecoder
 from shoal.codec._framework import Framework
 from shoal.codec._frameworks import framework, framework_of
+from shoal.codec._image_spec import ImageSpec
 from shoal.codec._registry import codec_for, register_codec
 from shoal.codec._resolve import decode, decoders, encode, encoders, unmatched
 from shoal.codec._spec import DecodeSpec, decode_spec
@@ -37,7 +39,9 @@ __all__ = [
     "EncodeOptions",
     "Encoder",
     "Framework",
+    "ImageSpec",
     "Limits",
+    "SizedDecoder",
     "Video",
     "array_view",
     "as_array",

@@ -6,6 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+
 from shoal.errors import OptionError
 
 __all__ = [
@@ -20,6 +23,7 @@ __all__ = [
     "EncoderMaker",
     "Kind",
     "Limits",
+    "SizedDecoder",
 ]
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -62,6 +66,35 @@ class EncodeOptions:
     def __post_init__(self) -> None:
         if not 1 <= self.quality <= 100:
             raise OptionError("quality is out of range", expected="1 to 100", found=self.quality)
+
+
+@dataclass(frozen=True, slots=True)
+class SizedDecoder:
+    """A decoder whose values are all of one shape and type, and that fills an array which is there.
+
+    So a batch is one array from the start, and each value goes straight to its row of it.
+
+    Example:
+        >>> from shoal.codec import decode_spec, decoders, encode
+        >>> decoder = decoders(decode_spec({"jpg": "rgb8@4"}), ["jpg"])["jpg"]
+        >>> decoder.shape, str(decoder.dtype)
+        ((4, 4, 3), 'uint8')
+        >>> batch = np.empty((2, *decoder.shape), decoder.dtype)
+        >>> decoder.decode_into(encode("jpg", np.full((9, 7, 3), 50, np.uint8)), batch[1])
+        >>> batch[1].min(), batch[1].max()
+        (np.uint8(50), np.uint8(50))
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    decode_into: Callable[[Buffer, npt.NDArray[Any]], None]
+    """Fill an array of this shape and type, such as one row of a batch."""
+
+    def __call__(self, data: Buffer) -> npt.NDArray[Any]:
+        """The value as an array of its own."""
+        out: npt.NDArray[Any] = np.empty(self.shape, self.dtype)
+        self.decode_into(data, out)
+        return out
 
 
 DecoderMaker: TypeAlias = Callable[[Limits], Decoder]

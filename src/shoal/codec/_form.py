@@ -8,7 +8,8 @@ from functools import partial
 
 from shoal.codec._audio import AUDIO_FORMS, audio_decoder
 from shoal.codec._codec import DecoderMaker, Kind
-from shoal.codec._image_decode import IMAGE_FORMS, image_decoder
+from shoal.codec._image_decode import image_decoder
+from shoal.codec._image_spec import IMAGE_FORMS, ImageSpec
 from shoal.codec._video import VIDEO_FORMS, video_decoder
 
 __all__ = ["FORMS", "Form"]
@@ -24,8 +25,8 @@ class Form:
 
 
 def _forms() -> Iterator[Form]:
-    for name, image_form in IMAGE_FORMS.items():
-        yield Form(name, "image", partial(image_decoder, image_form))
+    for name in IMAGE_FORMS:
+        yield Form(name, "image", partial(image_decoder, ImageSpec(name)))
     for audio_form in AUDIO_FORMS:
         yield Form(audio_form, "audio", partial(audio_decoder, audio_form))
     for video_form in VIDEO_FORMS:

@@ -11,7 +11,8 @@ import numpy as np
 from shoal.codec._array import Array, as_array
 from shoal.codec._codec import Codec, EncodeOptions, Encoder
 from shoal.codec._extra import require
-from shoal.codec._image_decode import IMAGE_FORMS, image_decoder
+from shoal.codec._image_decode import image_decoder
+from shoal.codec._image_spec import ImageSpec
 from shoal.errors import EncodeError
 
 __all__ = ["CODECS"]
@@ -122,7 +123,7 @@ def _codec(extension: str) -> Codec:
         extension,
         (extension,),
         "an image",
-        lambda limits: image_decoder(IMAGE_FORMS["numpy"], limits),
+        lambda limits: image_decoder(ImageSpec("numpy"), limits),
         encoder,
         kind="image",
     )
@@ -131,7 +132,5 @@ def _codec(extension: str) -> Codec:
 CODECS = (
     *map(_codec, _FORMATS),
     # Read only: Pillow writes no psd, and scales what it writes as ico.
-    Codec(
-        "image", ("psd", "ico"), "an image", lambda limits: image_decoder(IMAGE_FORMS["numpy"], limits), kind="image"
-    ),
+    Codec("image", ("psd", "ico"), "an image", lambda limits: image_decoder(ImageSpec("numpy"), limits), kind="image"),
 )

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
-from shoal.codec._codec import Buffer, Codec, Decoder, Encoded, EncodeOptions, Encoder
+from shoal.codec._codec import Buffer, Codec, Decoder, Encoded, EncodeOptions, Encoder, SizedDecoder
 from shoal.codec._form import FORMS
 from shoal.codec._gzip import GZIP_MAGIC, gunzip, gzip
+from shoal.codec._image_decode import image_decoder
+from shoal.codec._image_spec import ImageSpec
 from shoal.codec._registry import codec_for, codec_of, split_field
 from shoal.codec._spec import Choice, DecodeSpec, Handler
 from shoal.codec._video import Clip, video_decoder
@@ -87,7 +90,10 @@ def _decoder(spec: DecodeSpec, field: str) -> Decoder | None:
         return None
     if gzipped:
         found = _gunzipping(found, spec.limits.max_bytes)
-    return _guarded(found, field, codec_for(field), spec.on_decode_error == "keep")
+    codec, keep = codec_for(field), spec.on_decode_error == "keep"
+    if isinstance(found, SizedDecoder) and not keep:  # bytes that are kept have no place in an array
+        return _guarded_filling(found, field, codec)
+    return _guarded(found, field, codec, keep)
 
 
 def _plain_decoder(spec: DecodeSpec, field: str, parts: tuple[str, ...], gzipped: bool) -> Decoder | None:
@@ -116,6 +122,8 @@ def _chosen(spec: DecodeSpec, choice: Choice, field: str) -> Decoder | None:
         return None
     if isinstance(choice, Clip):
         return video_decoder("video", spec.limits, choice)
+    if isinstance(choice, ImageSpec):
+        return image_decoder(choice, spec.limits)
     if isinstance(choice, str) and choice in FORMS:
         return FORMS[choice].decoder(spec.limits)
     if callable(choice):
@@ -129,12 +137,16 @@ def _chosen(spec: DecodeSpec, choice: Choice, field: str) -> Decoder | None:
     return codec.decoder(spec.limits)
 
 
-def _stepped(spec: DecodeSpec, step: str | Clip, codec: Codec | None, parts: tuple[str, ...]) -> Decoder | None:
+def _stepped(
+    spec: DecodeSpec, step: str | Clip | ImageSpec, codec: Codec | None, parts: tuple[str, ...]
+) -> Decoder | None:
     """The decoder of a rule for all fields of a kind or an extension, or None where it does not apply to this one."""
     if codec is None or codec.decoder is None:
         return None
     if isinstance(step, Clip):
         return video_decoder("video", spec.limits, step) if codec.kind == "video" else None
+    if isinstance(step, ImageSpec):
+        return image_decoder(step, spec.limits) if codec.kind == "image" else None
     form = FORMS.get(step)
     if form is not None and form.kind == codec.kind:
         return form.decoder(spec.limits)
@@ -152,6 +164,9 @@ def _same(data: Buffer) -> Buffer:
 
 
 def _gunzipping(decoder: Decoder, max_bytes: int) -> Decoder:
+    if isinstance(decoder, SizedDecoder):
+        fill = decoder.decode_into
+        return replace(decoder, decode_into=lambda data, out: fill(gunzip(data, max_bytes), out))
     return lambda data: decoder(gunzip(data, max_bytes))
 
 
@@ -188,6 +203,14 @@ def _guarded(decoder: Decoder, field: str, codec: Codec | None, keep: bool) -> D
             raise _decode_error(error, field, codec) from error
 
     return run
+
+
+def _guarded_filling(decoder: SizedDecoder, field: str, codec: Codec | None) -> SizedDecoder:
+    def fill(both: Any) -> None:
+        decoder.decode_into(*both)
+
+    guarded: Any = _guarded(fill, field, codec, keep=False)
+    return replace(decoder, decode_into=lambda data, out: guarded((data, out)))
 
 
 def _decode_error(error: Exception, field: str, codec: Codec | None) -> DecodeError:

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from shoal.codec._codec import DEFAULT_MAX_BYTES, Limits
 from shoal.codec._form import FORMS
+from shoal.codec._image_spec import ImageSpec, image_spec_named
 from shoal.codec._registry import codec_of
 from shoal.codec._video import Clip
 from shoal.errors import OptionError
@@ -16,9 +17,9 @@ from shoal.errors import OptionError
 __all__ = ["Choice", "DecodeSpec", "Handler", "OnDecodeError", "decode_spec"]
 
 Handler: TypeAlias = Callable[[str, bytes], Any]
-Choice: TypeAlias = bool | str | Clip | Callable[[bytes], Any]
+Choice: TypeAlias = bool | str | Clip | ImageSpec | Callable[[bytes], Any]
 OnDecodeError: TypeAlias = Literal["raise", "keep"]
-_Item: TypeAlias = bool | str | Clip | Handler | Mapping[str, Choice]
+_Item: TypeAlias = bool | str | Clip | ImageSpec | Handler | Mapping[str, Choice]
 _DEFAULT_LIMITS = Limits()
 
 
@@ -29,7 +30,7 @@ class DecodeSpec:
     Attributes:
         automatic: Whether to decode all that ``decode=True`` decodes.
         fields: Choices for fields by the last components of their names. The longest match wins, before all else.
-        steps: Forms, extensions, clips and handlers, tried in order; the first that gives a value wins.
+        steps: Forms, extensions, clips, image specs and handlers, tried in order; the first that gives a value wins.
         limits: What decoding may do.
         on_decode_error: What a field that does not decode becomes: an error, or its bytes.
         only: The fields that are decoded at all; None for all of them.
@@ -37,10 +38,16 @@ class DecodeSpec:
 
     automatic: bool = True
     fields: tuple[tuple[tuple[str, ...], Choice], ...] = ()
-    steps: tuple[str | Clip | Handler, ...] = ()
+    steps: tuple[str | Clip | ImageSpec | Handler, ...] = ()
     limits: Limits = _DEFAULT_LIMITS
     on_decode_error: OnDecodeError = "raise"
     only: frozenset[str] | None = None
+
+    @property
+    def has_sizes(self) -> bool:
+        """Whether some images are decoded to one size, so that a batch of them is one array from the start."""
+        choices = (*self.steps, *(choice for _, choice in self.fields))
+        return any(isinstance(choice, ImageSpec) and choice.shape is not None for choice in choices)
 
     def choice_for(self, parts: tuple[str, ...]) -> Choice | None:
         """The choice for a field's own name, or None."""
@@ -49,7 +56,7 @@ class DecodeSpec:
 
 
 def decode_spec(
-    decode: bool | str | Clip | Handler | Mapping[str, Choice] | Sequence[_Item] | DecodeSpec | None = True,
+    decode: _Item | Sequence[_Item] | DecodeSpec | None = True,
     *,
     allow_pickle: bool = False,
     on_decode_error: OnDecodeError = "raise",
@@ -62,10 +69,12 @@ def decode_spec(
             leaves images, sound and video as bytes. ``False`` or ``None`` decodes nothing. The rest adds to ``True``:
 
             - a form for all images (``"rgb8"``, ``"rgb"``, ``"pil"``, ``"torchrgb"``, ... all of webdataset's, and
-              ``"numpy"``: as stored), for all sounds (``"audio"``, ``"audio16"``, ``"torchaudio"``) or all videos
+              ``"numpy"``: as stored; ``"rgb8@224"`` or ``"rgb8@224x320"``: resized to height x width, and an
+              `ImageSpec` for more of that), for all sounds (``"audio"``, ``"audio16"``, ``"torchaudio"``) or all videos
               (``"video"``, ``"torchvideo"``, or a `Clip`), or an extension to be decoded by its codec (``"pth"``);
             - a mapping of field names or extensions (``"jpg"``, ``"seg.png"``, ``"jpg png"``) to a form, an extension,
-              a `Clip`, ``True``, ``False``, or a function of the bytes; the longest match wins, before other rules;
+              a `Clip`, an `ImageSpec`, ``True``, ``False``, or a function of the bytes; the longest match wins, before
+              other rules;
             - a function ``(name, bytes)`` that gives the value or None, called as webdataset calls its handlers: the
               name has a leading dot (``".seg.png"``) and no ``.gz``;
             - a sequence of these, tried in order; ``False`` in it turns off what ``True`` decodes.
@@ -104,10 +113,10 @@ def _items(decode: Any) -> tuple[Any, ...]:
     return (decode,)
 
 
-def _step(item: Any) -> str | Clip | Handler:
+def _step(item: Any) -> str | Clip | ImageSpec | Handler:
     if isinstance(item, str):
         return _known(item)
-    if isinstance(item, Clip):
+    if isinstance(item, Clip | ImageSpec):
         return item
     if not callable(item):
         raise OptionError("this is not a decode spec", expected="a name, mapping or function", found=repr(item))
@@ -139,8 +148,10 @@ def _choice(name: str, choice: Any) -> Choice:
         raise error.at(field=name) from None
 
 
-def _known(name: str) -> str:
+def _known(name: str) -> str | ImageSpec:
     lower = name.lower().removeprefix(".")
+    if "@" in lower:
+        return image_spec_named(lower)
     if lower in FORMS or codec_of(lower) is not None:
         return lower
     near = get_close_matches(lower, FORMS, 3) or list(FORMS)

@@ -4,6 +4,19 @@ from ._combined._mix import mix
 from ._combined._verbs import concat
 from ._dataset import Dataset
 from ._dict import DatasetDict
+from ._format_datasets import (
+    ArrowDataset,
+    CsvDataset,
+    Hdf5Dataset,
+    ImageFolderDataset,
+    JsonlDataset,
+    LitdataDataset,
+    MdsDataset,
+    NpzDataset,
+    ParquetDataset,
+    RawDataset,
+    TFRecordDataset,
+)
 from ._growing._tombstones import Tombstone
 from ._opening._data_source import source_from_data_source
 from ._opening._load import load_shards
@@ -16,15 +29,26 @@ from ._table._open_parquet import from_parquet
 from ._where import F
 
 __all__ = [
+    "ArrowDataset",
     "ColumnSummary",
+    "CsvDataset",
     "Dataset",
     "DatasetDict",
     "F",
     "FailedShard",
     "FieldSummary",
+    "Hdf5Dataset",
+    "ImageFolderDataset",
+    "JsonlDataset",
+    "LitdataDataset",
+    "MdsDataset",
+    "NpzDataset",
+    "ParquetDataset",
+    "RawDataset",
     "ShardDone",
     "ShardReport",
     "Summary",
+    "TFRecordDataset",
     "Tombstone",
     "concat",
     "from_parquet",

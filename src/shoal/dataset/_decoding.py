@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from shoal.codec import Decoder, DecodeSpec, decoders, unmatched
+from shoal.codec import Decoder, DecodeSpec, SizedDecoder, decoders, unmatched
 from shoal.errors import OptionError, ShardIndexError, ShoalWarning, TarError
-from shoal.shard import ShardSource, Source
+from shoal.shard import Decoders, ShardSource, Source
 
-__all__ = ["LazyDecoders", "refuse_unmatched", "writable_copy"]
+__all__ = ["LazyDecoders", "WithoutSized", "refuse_unmatched", "writable_copy"]
 
 
 class LazyDecoders(dict[str, Any]):
@@ -34,7 +35,30 @@ class LazyDecoders(dict[str, Any]):
         return super().__contains__(field)
 
 
+class WithoutSized(Mapping[str, Any]):
+    """The same decoders but for those that fill arrays: those fields stay bytes, to be decoded to where they belong."""
+
+    def __init__(self, decoders: Decoders) -> None:
+        self._decoders = decoders
+
+    def __contains__(self, field: object) -> bool:
+        return field in self._decoders and not isinstance(self._decoders[str(field)], SizedDecoder)
+
+    def __getitem__(self, field: str) -> Any:
+        if field not in self:
+            raise KeyError(field)
+        return self._decoders[field]
+
+    def __iter__(self) -> Iterator[str]:
+        return (field for field in self._decoders if field in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
 def _copying(decode: Decoder) -> Decoder:
+    if isinstance(decode, SizedDecoder):  # it makes an array of its own
+        return decode
     return lambda data: writable_copy(decode(data))
 
 

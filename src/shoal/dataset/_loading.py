@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import itertools
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from shoal.load import Geometry, Learnt, PayloadReader, Ragged, SampleBatch
+from shoal.errors import ShoalError
+from shoal.load import Geometry, Learnt, PayloadReader, Ragged, SampleBatch, stacked
 from shoal.sample import schema_of
 from shoal.schema import Array
-from shoal.shard import Reads, ShardSource, foresee
+from shoal.shard import Reads, Resident, ShardSource, foresee, foresee_held
 from shoal.store import scheme_of
 
+from ._decoding import WithoutSized
+from ._filled import filled_batch
 from ._reading import PAYLOAD
 
 if TYPE_CHECKING:
@@ -24,6 +30,8 @@ __all__ = ["DatasetSource"]
 Int64 = npt.NDArray[np.int64]
 _NEAR = ("file", "memory", "data-source")
 """Where a read of one sample alone costs little."""
+_LARGE_BYTES = 32 << 10
+"""Samples of this size may hold arrays that are read straight into batches, and not from what is held."""
 
 
 class DatasetSource:
@@ -31,6 +39,7 @@ class DatasetSource:
 
     def __init__(self, dataset: Dataset[Any]) -> None:
         self._dataset = dataset
+        self._resident: Resident | None = None
 
     def __len__(self) -> int:
         return len(self._dataset.source) if self._dataset.is_whole else len(self._dataset.numbers)
@@ -42,13 +51,40 @@ class DatasetSource:
 
     def read(self, numbers: Int64) -> list[Any]:
         """The samples at these positions, as stored."""
-        return self._dataset.stored_at(numbers)
+        columns = self._columns(self._rows(numbers))
+        if columns is None:
+            return self._dataset.stored_at(numbers)
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+    def _rows(self, numbers: Int64) -> Int64:
+        """The numbers of these samples in the source."""
+        return numbers if self._dataset.is_whole else self._dataset.numbers[numbers]
+
+    def hold(self, most_bytes: int) -> None:
+        """Keep near shards in memory as they are read, if they take no more than this: see ``shard.Resident``."""
+        source = self._dataset.source
+        if self._resident is not None or not isinstance(source, ShardSource) or not self.geometry().local:
+            return
+        with contextlib.suppress(ShoalError):  # whoever reads the shard says what is wrong
+            self._resident = Resident.over(source, most_bytes)
+        self.__dict__.pop("_payloads", None)
+        self.__dict__.pop("_plain_fields", None)
 
     def read_batch(self, numbers: Int64, ragged: Ragged) -> Any | None:
-        """Typed samples are gathered from their payloads; None for others."""
+        """Typed samples are gathered from their payloads, images of one size decoded into place.
+
+        Fields of plain samples are taken from shards in memory. None for others.
+        """
+        rows = self._rows(numbers)
+        if self._fills:
+            dataset = self._dataset
+            samples = dataset._reader.read(rows, dataset._fields, WithoutSized(dataset._decoders))  # noqa: SLF001
+            return filled_batch(samples, dataset._decoders, ragged)  # noqa: SLF001 - one package
         if self._payloads is None:
-            return None
-        rows = numbers if self._dataset.is_whole else self._dataset.numbers[numbers]
+            columns = self._columns(rows)
+            if columns is None:
+                return None
+            return {name: stacked(values, ragged, name) for name, values in columns.items()}
         batch = SampleBatch(self._payloads.read(rows), ragged=ragged)
         for name in self._array_fields:  # here, in a worker's thread, not when the caller asks
             batch.column(name)
@@ -59,16 +95,67 @@ class DatasetSource:
         reader = self._dataset._reader  # noqa: SLF001 - one package
         if not isinstance(reader, ShardSource):
             return None
-        rows = numbers if self._dataset.is_whole else self._dataset.numbers[numbers]
+        rows = self._rows(numbers)
         if batched and self._dataset.raw_source is not None:
             return foresee(reader, rows, raw=PAYLOAD)
         return foresee(reader, rows, self._dataset._fields)
+
+    def foresee_held(self, batches: Iterable[Int64], most_bytes: int) -> tuple[Reads, int] | None:
+        """What batches one after the other ask of the store where shards are kept in memory, and the bytes of those.
+
+        None where they are not kept, or nothing is taken from there.
+        """
+        self.hold(most_bytes)
+        source, dataset = self._dataset.source, self._dataset
+        names = self._plain_fields if self._payloads is None else (PAYLOAD,)
+        large = self._payloads is not None and (self.geometry().mean_bytes or 0) >= _LARGE_BYTES
+        if self._resident is None or not isinstance(source, ShardSource) or names is None or large or self._fills:
+            return None
+        rows = (numbers if dataset.is_whole else dataset.numbers[numbers] for numbers in batches)
+        first = next(rows, np.empty(0, np.int64))
+        reads, held = foresee_held(source, itertools.chain([first], rows), names)
+        # Of typed samples one is looked at first, for how large its arrays are.
+        looked = self._payloads is not None and source.shard(0).scatters and len(first) > 0
+        return (reads + foresee(source, first[:1], raw=PAYLOAD) if looked else reads), held
+
+    @functools.cached_property
+    def _fills(self) -> bool:
+        """Whether samples are dicts, read from shards, with images that are decoded to one size."""
+        dataset = self._dataset
+        plain = dataset._reading.convert is None and isinstance(dataset.source, ShardSource)  # noqa: SLF001
+        return plain and dataset.described.spec.has_sizes
+
+    def _columns(self, rows: Int64) -> dict[str, list[Any]] | None:
+        """Plain samples as columns; None where they are not in memory or not alike, or one fails: reading it tells."""
+        names, held = self._plain_fields, self._resident
+        if names is None or held is None:
+            return None
+        decoders = self._dataset._decoders  # noqa: SLF001 - one package
+        try:
+            columns: dict[str, list[Any]] = {**held.columns(rows, names)}
+            for name in names:
+                if name in decoders:
+                    columns[name] = list(map(decoders[name], columns[name]))
+        except ShoalError:
+            return None
+        return {"__key__": held.keys(rows), "__url__": held.urls(rows), **columns}
+
+    @functools.cached_property
+    def _plain_fields(self) -> tuple[str, ...] | None:
+        """The fields that are read of samples that are dicts in memory, where all have the same ones."""
+        dataset, reading = self._dataset, self._dataset._reading  # noqa: SLF001 - one package
+        if self._resident is None or reading.sample_type is not dict or reading.convert is not None:
+            return None
+        reader = dataset._reader  # noqa: SLF001 - one package
+        return self._resident.wanted(reader, dataset._fields) if isinstance(reader, ShardSource) else None
 
     @functools.cached_property
     def _payloads(self) -> PayloadReader[Any] | None:
         """Reads typed samples as columns; None where they are not stored so."""
         source = self._dataset.raw_source
-        return None if source is None else PayloadReader(source, PAYLOAD, Learnt(self._dataset.sample_type))
+        if source is None:
+            return None
+        return PayloadReader(source, PAYLOAD, Learnt(self._dataset.sample_type), resident=self._resident)
 
     @functools.cached_property
     def _array_fields(self) -> tuple[str, ...]:

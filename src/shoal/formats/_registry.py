@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import msgspec
 
 from shoal.errors import FormatError, ObjectNotFoundError, OptionError
 from shoal.shard import (
@@ -31,6 +36,8 @@ class SourceOptions:
     split: str | None = None
     rule: KeyRule = WEBDATASET_RULE
     verify: bool = True
+    reading: tuple[tuple[str, Any], ...] = ()
+    """What the format itself is told, by name."""
 
 
 _DEFAULT = SourceOptions()
@@ -48,6 +55,15 @@ class Format:
 
 
 _FORMATS: dict[str, Format] = {}
+_BUILT_IN: dict[str, Format] = {}
+_IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".avif")
+_PART_OF = re.compile(r"-\d+-of-\d+$")
+"""What TensorFlow writes after the ending: ``train.tfrecord-00000-of-00010``."""
+
+
+def register_built_in(found: Format) -> None:
+    """Add a format that comes with shoal."""
+    _FORMATS[found.name] = _BUILT_IN[found.name] = found
 
 
 def register_format(name: str, extensions: Sequence[str], opener: Opener, *, replace: bool = False) -> None:
@@ -87,6 +103,8 @@ def detect(path: PathLike | Iterable[PathLike]) -> str:
         text = os.fspath(path)
         if _is_manifest(text):
             return "webdataset"
+        if base_name(text) == "index.json" and (indexed := _by_index(text)) is not None:
+            return indexed
         if store_for(text).is_folder(text):
             return "webdataset" if load_manifest(text) is not None else _of_folder(text)
     urls = expand_pattern(path)
@@ -99,20 +117,53 @@ def _is_manifest(url: str) -> bool:
     return base_name(url) == "manifest.json" and base_name(parent_url(url)) == ".shoal"
 
 
+def detect_name(url: str) -> str | None:
+    """The format that a name ends in; None where it says nothing."""
+    return _by_ending(url)
+
+
 def _by_ending(url: str) -> str | None:
     endings = [(ending, found.name) for found in _FORMATS.values() for ending in found.extensions]
-    fitting = [(len(ending), name) for ending, name in endings if url.lower().endswith(ending)]
+    lower = _PART_OF.sub("", url.lower())
+    fitting = [(len(ending), name) for ending, name in endings if lower.endswith(ending)]
     return max(fitting)[1] if fitting else None
 
 
 def _of_folder(root: str) -> str:
+    """What most files of a folder are; tar shards win over whatever lies beside them."""
+    counts: Counter[str] = Counter()
+    only_images = True
     for info in store_for(root).list(root):
-        hidden = any(part.startswith(".") for part in relative_url(info.url, root).split("/"))
-        found = None if hidden else _by_ending(info.url)
-        if found is not None:
+        path = relative_url(info.url, root)
+        if any(part.startswith(".") for part in path.split("/")):
+            continue
+        if path == "index.json" and (indexed := _by_index(info.url)) is not None:
+            return indexed
+        found = _by_ending(info.url)
+        if found == "webdataset":
             return found
-    hint = "pack a folder of samples with `shoal pack`"
+        counts.update([] if found is None else [found])
+        only_images = only_images and "/" in path and path.lower().endswith(_IMAGES)
+    if counts:
+        return counts.most_common(1)[0][0]
+    if only_images and "imagefolder" in _FORMATS:
+        return "imagefolder"
+    hint = "pack a folder of samples with `shoal pack`, or open it with format='raw'"
     raise FormatError("no file in the folder is of a known format", expected=_known(), found=root, hint=hint)
+
+
+def _by_index(url: str) -> str | None:
+    """Which format the ``index.json`` of a folder is of, where it is one of a folder of chunks."""
+    try:
+        index = msgspec.json.decode(store_for(url).read_all(url))
+    except msgspec.DecodeError:
+        return None
+    if not isinstance(index, dict):
+        return None
+    return "mds" if "shards" in index else "litdata" if "chunks" in index and "config" in index else None
+
+
+_MAGICS = ((b"PAR1", "parquet"), (b"ARROW1", "arrow"), (b"\x89HDF\r\n\x1a\n", "hdf5"))
 
 
 def _by_content(url: str) -> str:
@@ -121,6 +172,9 @@ def _by_content(url: str) -> str:
         head = reader.read(0, 512)
     finally:
         reader.close()
+    for magic, name in _MAGICS:
+        if head.startswith(magic):
+            return name
     if head[257:262] == b"ustar" or sniff(head) is not None:
         return "webdataset"
     raise FormatError("the file is of no known format", expected=_known(), found=url)
@@ -153,4 +207,4 @@ def _open_webdataset(path: PathLike | Iterable[PathLike], options: SourceOptions
     return ShardSource(located.shards, rule=rule, verify=options.verify, manifest=located.manifest)
 
 
-register_format("webdataset", SHARD_ENDINGS, _open_webdataset)
+register_built_in(Format("webdataset", SHARD_ENDINGS, _open_webdataset))

@@ -8,9 +8,12 @@ than one element. `_place` knows where the caller is, so that it can be gone on 
 
 from ._batch import SampleBatch
 from ._buffers import BufferPool, shared_buffers
-from ._collate import collate
+from ._collate import collate, stacked
+from ._hooks import Listener, opentelemetry_listener, prometheus_listener
 from ._loader import DataLoader
 from ._options import Auto, LoaderOptions, ThreadingOptions
+from ._predict import Prediction, predict
+from ._progress import with_progress
 from ._reader import PayloadReader
 from ._source import Described, Geometry, Loadable, Numbered, StreamSource
 from ._stats import LoaderStats
@@ -27,6 +30,7 @@ __all__ = [
     "FlatMap",
     "Geometry",
     "Learnt",
+    "Listener",
     "Loadable",
     "LoaderOptions",
     "LoaderStats",
@@ -34,12 +38,18 @@ __all__ = [
     "Numbered",
     "PayloadReader",
     "PayloadRun",
+    "Prediction",
     "Ragged",
     "SampleBatch",
     "StreamSource",
     "ThreadingOptions",
     "TypedColumns",
     "collate",
+    "opentelemetry_listener",
+    "predict",
+    "prometheus_listener",
     "shared_buffers",
+    "stacked",
     "window_run",
+    "with_progress",
 ]

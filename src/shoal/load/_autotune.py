@@ -55,7 +55,7 @@ class Tuner:
     def prefetch(self) -> int:
         """How many batches may be under way or ready."""
         if self._fixed_prefetch is not None:
-            return max(1, self._fixed_prefetch)
+            return self._fixed_prefetch
         return max(2, self._depth_factor * max(1, self.workers))
 
     def step(self, waited: float) -> None:

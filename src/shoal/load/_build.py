@@ -15,7 +15,7 @@ from ._options import LoaderOptions
 from ._ordering import order_of, split_of
 from ._source import Described, Numbered, StreamSource, describe_source
 from ._spec import Laid, PipelineSpec, lay_out
-from ._steps import Map
+from ._steps import Batch, Map
 
 __all__ = ["Built", "build"]
 
@@ -72,8 +72,8 @@ class Built:
         """Samples that are read at a time where batches are made later."""
         if isinstance(self.laid.source, StreamSource):
             return _STREAM_CHUNK
-        mean = self.laid.source.geometry().mean_bytes or 4096.0
-        return int(max(1, min(_MOST_CHUNK, _CHUNK_BYTES // max(mean, 1.0), -(-self.length // 8) or 1)))
+        mean, count = self.laid.source.geometry().mean_bytes or 4096.0, self.length or len(self.laid.source)
+        return int(max(1, min(_MOST_CHUNK, _CHUNK_BYTES // max(mean, 1.0), -(-count // 8))))
 
     @functools.cached_property
     def shuffle_quality(self) -> float | None:
@@ -85,16 +85,49 @@ class Built:
             return None
         return round(min(1.0, mixing_quality(self.order, ends, pairs=1 << 12)), 3)
 
-    def groups(self, epoch: int) -> Iterator[list[int]]:
-        """What a sampler gives for an epoch, cut into batches."""
+    def groups(self, epoch: int, skipped: int = 0) -> Iterator[list[int]]:
+        """What a sampler gives for an epoch, cut into batches, without the first ``skipped`` elements."""
+        given: Iterable[Any] = self.sampler
+        for one in (given, getattr(given, "sampler", None)):  # PyTorch's BatchSampler holds the one that knows epochs
+            set_epoch = getattr(one, "set_epoch", None)
+            if set_epoch is not None:
+                set_epoch(epoch)
+        if self.spec.batch_sampler is not None:
+            return (list(group) for group in itertools.islice(given, skipped, None))
+        size = self.batch_size if self.laid.batch is not None else 1
+        numbers = itertools.islice(given, skipped * size, None)
+        return _cut(numbers, size if self.laid.batch is not None else self.chunk, self.drop_last)
+
+    @property
+    def sampler(self) -> Iterable[Any]:
+        """What says which samples come, or groups of them."""
         spec = self.spec
-        given: Iterable[Any] = spec.batch_sampler if spec.batch_sampler is not None else spec.sampler or ()
-        set_epoch = getattr(given, "set_epoch", None)
-        if set_epoch is not None:
-            set_epoch(epoch)
-        if spec.batch_sampler is not None:
-            return (list(group) for group in spec.batch_sampler)
-        return _cut(iter(given), self.batch_size if self.laid.batch is not None else self.chunk, self.drop_last)
+        return spec.batch_sampler if spec.batch_sampler is not None else () if spec.sampler is None else spec.sampler
+
+    @property
+    def sampler_steps(self) -> int:
+        """Elements that a sampler gives. Raises TypeError when it does not say."""
+        count = len(self.sampler)  # type: ignore[arg-type]
+        if self.spec.batch_sampler is not None:
+            return count
+        return count // self.batch_size if self.drop_last else -(-count // self.batch_size)
+
+    @property
+    def skips_groups(self) -> bool:
+        """Whether what a sampler gave already is passed over without reading it: each group is one element."""
+        whole = self.spec.batch_sampler is not None or all(isinstance(step, Map) for step in self.laid.per_sample)
+        one = whole and all(isinstance(step, Map) for step in self.laid.rest)
+        return self.laid.sampled and one and self.line_steps is None
+
+    @property
+    def plan_steps(self) -> int | None:
+        """Steps of an epoch where an element is a step of the plan; None where the data's own end decides."""
+        return self.laid.options.steps_per_epoch if self.laid.has_length else None
+
+    @property
+    def line_steps(self) -> int | None:
+        """Elements of an epoch that are cut from a line which goes on through all epochs; None where none are."""
+        return None if self.laid.has_length else self.laid.options.steps_per_epoch
 
 
 def _cut(numbers: Iterator[int], size: int, drop_last: bool) -> Iterator[list[int]]:
@@ -106,9 +139,8 @@ def _cut(numbers: Iterator[int], size: int, drop_last: bool) -> Iterator[list[in
 def _named(step: Any) -> str:
     """A step by what it is and its numbers: functions may be mended between two runs."""
     names = [name for name in step.__dataclass_fields__ if not callable(getattr(step, name))]
-    shown = ", ".join(
-        f"{name}={getattr(step, name)!r}" for name in names if name not in ("size", "drop_last", "ragged")
-    )
+    free = ("size", "drop_last", "ragged") if isinstance(step, Batch) else ("drop_last", "ragged")
+    shown = ", ".join(f"{name}={getattr(step, name)!r}" for name in names if name not in free)
     return f"{type(step).__name__}({shown})"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,8 +9,9 @@ import numpy.typing as npt
 
 from shoal.errors import OptionError
 
+from ._rng import rng_for
 from ._source import Described, Geometry, Numbered, StreamSource, describe_source
-from ._steps import Filter, FlatMap, Map
+from ._steps import Map, name_of, takes_rng
 from ._typed import Ragged
 
 __all__ = ["CachedData"]
@@ -22,9 +22,10 @@ Int64 = npt.NDArray[np.int64]
 class CachedData:
     """Data whose samples, after these maps, are kept."""
 
-    def __init__(self, data: Any, steps: tuple[Map, ...]) -> None:
+    def __init__(self, data: Any, steps: tuple[Map, ...], seed: int) -> None:
         self._data = data
         self._steps = steps
+        self._seed = seed
         self._described: Described | None = None
 
     def __load__(self) -> Described:
@@ -34,19 +35,20 @@ class CachedData:
             steps = (*below.steps, *self._steps)
             if isinstance(below.source, StreamSource):
                 raise OptionError("only samples with positions are kept", found=below.source.name)
-            if any(isinstance(step, (Filter, FlatMap)) for step in steps):
-                raise OptionError("only samples are kept", expected="cache() before filter() and flat_map()")
-            functions = [step.function for step in steps if isinstance(step, Map)]
-            self._described = Described(_Cached(below.source, functions))
+            maps = [step for step in steps if isinstance(step, Map)]
+            if len(maps) < len(steps):
+                raise OptionError("only samples are kept", expected="cache() before all but map()")
+            self._described = Described(_Cached(below.source, maps, self._seed), collate=below.collate)
         return self._described
 
 
 class _Cached:
     """Numbered samples, each read and mapped once."""
 
-    def __init__(self, below: Numbered, functions: list[Callable[..., Any]]) -> None:
+    def __init__(self, below: Numbered, maps: list[Map], seed: int) -> None:
         self._below = below
-        self._functions = functions
+        self._maps = maps
+        self._seed = seed
         self._kept: dict[int, Any] = {}
 
     def __len__(self) -> int:
@@ -62,10 +64,22 @@ class _Cached:
         missing = [number for number in numbers.tolist() if number not in self._kept]
         if missing:
             values = self._below.read(np.array(missing, np.int64))
-            for function in self._functions:
-                values = [function(value) for value in values]
+            random = 0
+            for step in self._maps:
+                random += takes_rng(step.function)
+                values = [self._mapped(step, value, at, random) for value, at in zip(values, missing, strict=True)]
             self._kept.update(zip(missing, values, strict=True))
         return [self._kept[number] for number in numbers.tolist()]
+
+    def _mapped(self, step: Map, value: Any, number: int, random: int) -> Any:
+        """What is random is drawn once, as in the first epoch."""
+        try:
+            if takes_rng(step.function):
+                return step.function(value, rng=rng_for(self._seed, 0, number, 0, random))
+            return step.function(value)
+        except Exception as error:
+            error.add_note(f"in map({name_of(step.function)}), to be kept")
+            raise
 
     def read_batch(self, numbers: Int64, ragged: Ragged) -> Any | None:
         """Samples are what is kept."""

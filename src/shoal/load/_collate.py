@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,7 @@ from shoal.errors import DecodeError
 from shoal.sample import is_record
 
 from ._batch import SampleBatch
+from ._placing import without_rows
 from ._typed import Ragged
 
 __all__ = ["collate", "size_of", "stacked"]
@@ -39,6 +41,9 @@ def collate(samples: list[Any], ragged: Ragged = "list") -> Any:
 
 def stacked(values: list[Any], ragged: Ragged = "list", name: str = "") -> Any:
     """Arrays of one shape and type as one array; of other shapes as ``ragged`` says; anything else as it is."""
+    values, whole = without_rows(values)
+    if whole is not None:
+        return whole
     if not all(isinstance(value, np.ndarray) for value in values) or not values:
         return values
     if len({(value.shape, value.dtype) for value in values}) == 1:
@@ -66,18 +71,29 @@ def size_of(batch: Any) -> int:
     """About how many bytes a batch holds: what a memory budget is kept by. Objects in it count as little."""
     if isinstance(batch, (bytes, bytearray, str)):
         return len(batch)
-    if isinstance(batch, (np.ndarray, memoryview)):
-        return int(batch.nbytes)
     if isinstance(batch, SampleBatch):
         return batch.__sizeof__()
+    nbytes = getattr(batch, "nbytes", None)  # arrays, tensors, memory
+    if isinstance(nbytes, int):
+        return nbytes
     if isinstance(batch, dict):
         return sum(size_of(value) for value in batch.values())
     if isinstance(batch, (list, tuple)):
         return _size_of_list(batch)
-    return 64
+    return 64 + sum(size_of(getattr(batch, name, None)) for name in _field_names(type(batch)))
+
+
+def _field_names(kind: type) -> Iterable[str]:
+    """Of a dataclass, a msgspec Struct or a pydantic model; nothing of other objects."""
+    names: Iterable[str] | None = getattr(kind, "__dataclass_fields__", None) or getattr(
+        kind, "__struct_fields__", None
+    )
+    return cast("Iterable[str]", names or getattr(kind, "model_fields", ()))
 
 
 def _size_of_list(values: list[Any] | tuple[Any, ...]) -> int:
     """A few are measured and stand for all: a batch may hold very many."""
     some = values[:: max(1, len(values) // 8)]
+    if {bytes, str}.issuperset(map(type, some)):
+        return sum(map(len, some)) * len(values) // len(some) if some else 0
     return sum(size_of(value) for value in some) * len(values) // len(some) if some else 0

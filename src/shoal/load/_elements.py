@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shoal.order import Pending
 
-__all__ = ["Element", "EpochEnd", "Mark"]
+__all__ = ["Element", "EpochEnd", "Held", "Mark", "Worked", "fed_again"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,33 @@ class Element:
     """How many of its samples came already in this epoch."""
     size: int = 0
     """Bytes, where that was looked at."""
+
+
+Held = list[list[Element]]
+"""Elements that a step held back when it was left, in the groups they waited in."""
+
+
+def fed_again(held: Held) -> Iterator[Element]:
+    """Elements that were held back, one after the other; those that are still to be fed wait in the mark of each."""
+    for at, group in enumerate(held):
+        later = tuple(tuple(element.key for element in other) for other in held[at + 1 :])
+        for place, element in enumerate(group):
+            rest = tuple(other.key for other in group[place + 1 :])
+            yield replace(element, mark=replace(element.mark, pending=(rest, *later) if rest else later))
+
+
+@dataclass(frozen=True, slots=True)
+class Worked:
+    """What came of one unit of work."""
+
+    elements: list[Element]
+    skipped: int = 0
+    """Samples of it that failed and were passed over."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of all elements."""
+        return sum(element.size for element in self.elements)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,9 @@ other, epoch after epoch, cheaply; ``work`` does one, in any thread.
 
 from __future__ import annotations
 
+import functools
 import itertools
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,10 +18,10 @@ import numpy.typing as npt
 
 from shoal.order import EpochPlan, Order, RankPositions, Split, line
 
-from ._apply import SampleErrors, apply_steps, mapped_batch, read_samples
-from ._collate import collate, size_of
-from ._elements import Element, EpochEnd, Mark
-from ._line_steps import Held
+from ._apply import SampleErrors, apply_steps, collated, gathered, mapped_batch, read_samples
+from ._collate import size_of
+from ._elements import Element, EpochEnd, Held, Mark
+from ._placing import Placing
 from ._processes import Processes
 from ._shares import Begin
 from ._source import Numbered, StreamSource
@@ -30,7 +32,10 @@ from ._steps import Batch, FlatMap
 __all__ = ["Chunk", "ExactHead", "LooseHead", "SamplerHead", "StreamHead", "Tools", "Unit"]
 
 Int64 = npt.NDArray[np.int64]
+_NAMED = 2048
 Made = list[Element] | EpochEnd
+_MOMENT = 0.01
+"""Seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +66,12 @@ class Chunk:
     epoch: int = 0
 
 
-def _samples(tools: Tools, source: Numbered, numbers: Int64, epochs: Int64) -> list[tuple[int, int, Any]]:
+def _samples(
+    tools: Tools, source: Numbered, numbers: Int64, epochs: Int64, placing: Placing | None = None
+) -> list[tuple[int, int, Any]]:
     """What comes of these samples, each with its place among them and its part."""
     with tools.meter.timed("fetch"):
-        values = read_samples(source, numbers, tools.errors)
+        values = read_samples(source, numbers, epochs, tools.errors)
     if not tools.laid.per_sample:
         return [(place, 0, value) for place, value in values]
     with tools.meter.timed("map"):
@@ -76,21 +83,28 @@ def _samples(tools: Tools, source: Numbered, numbers: Int64, epochs: Int64) -> l
             lambda place: (tools.seed, int(epochs[place])),
             tools.errors,
             tools.processes,
+            placing,
         )
 
 
-def _batch(tools: Tools, source: Numbered, step: Batch, numbers: Int64, epochs: Int64, place: int) -> Any:
-    """One batch of these samples, through all that is done to batches."""
-    batch = _gathered(tools, source, step, numbers)
+def _batch(
+    tools: Tools, source: Numbered, step: Batch, numbers: Int64, epochs: Int64, place: int
+) -> tuple[Any, int] | None:
+    """One batch of these samples, through all that is done to batches, and how many are in it; None if none is left."""
+    batch, count = _gathered(tools, source, step, numbers), len(numbers)
     if batch is None:
-        samples = [value for _, _, value in _samples(tools, source, numbers, epochs)]
+        placing = Placing(len(numbers)) if step.collate is None else None
+        samples = [value for _, _, value in _samples(tools, source, numbers, epochs, placing)]
+        count = len(samples)
+        if not samples:  # all were passed over
+            return None
         with tools.meter.timed("collate"):
-            batch = collate(samples, step.ragged) if step.collate is None else step.collate(samples)
-    if not tools.laid.per_batch:
-        return batch
-    seeds = (tools.seed, int(epochs[0]), place)
-    with tools.meter.timed("map"):
-        return mapped_batch(batch, tools.laid.per_batch, seeds, source, numbers)
+            batch = collated(samples, step, source, numbers)
+    if tools.laid.per_batch:
+        seeds = (tools.seed, int(epochs[0]), place)
+        with tools.meter.timed("map"):
+            batch = mapped_batch(batch, tools.laid.per_batch, seeds, source, numbers, tools.processes)
+    return batch, count
 
 
 def _gathered(tools: Tools, source: Numbered, step: Batch, numbers: Int64) -> Any | None:
@@ -98,7 +112,19 @@ def _gathered(tools: Tools, source: Numbered, step: Batch, numbers: Int64) -> An
     if tools.laid.per_sample or step.collate is not None or tools.errors.skips:
         return None
     with tools.meter.timed("fetch"):
-        return source.read_batch(numbers, step.ragged)
+        return gathered(source, numbers, step.ragged)
+
+
+def _steps_named(plan: EpochPlan) -> int:
+    """How many steps are named at a time: an order takes hardly longer for a thousand samples than for ten."""
+    return max(1, _NAMED // plan.batch_size)
+
+
+def _named(order: Order, plan: EpochPlan, group: int) -> tuple[RankPositions, Int64]:
+    """The positions and samples of some steps."""
+    count = _steps_named(plan)
+    at = plan.at(range(group * count, min((group + 1) * count, plan.steps)))
+    return at, at.samples(order)
 
 
 class ExactHead:
@@ -119,6 +145,7 @@ class ExactHead:
         self._first = first
         self._following = following
         self._chunk = 1 if tools.laid.batch is not None else chunk
+        self._named = functools.lru_cache(maxsize=4)(functools.partial(_named, order))
 
     def units(self) -> Iterator[Unit | EpochEnd]:
         """From the first plan on, without end."""
@@ -134,13 +161,21 @@ class ExactHead:
         """One batch, or the samples of a chunk."""
         if isinstance(unit, EpochEnd):
             return unit
-        at = unit.plan.at(unit.steps)
-        numbers = at.samples(self._order)
         if self._tools.laid.batch is None:
-            return self._one_by_one(unit, at, numbers)
-        batch = _batch(self._tools, self._source, self._tools.laid.batch, numbers, at.epochs, int(at.positions[0]))
+            at = unit.plan.at(unit.steps)
+            return self._one_by_one(unit, at, at.samples(self._order))
+        at, numbers = self._of_step(unit)
+        made = _batch(self._tools, self._source, self._tools.laid.batch, numbers, at.epochs, int(at.positions[0]))
+        if made is None:
+            return []
         mark = Mark(unit.plan.epoch * unit.plan.count + unit.plan.consumed(unit.steps.stop))
-        return [Element(batch, len(at), mark, repeated=int(at.repeats.sum()), size=size_of(batch))]
+        return [Element(made[0], made[1], mark, repeated=int(at.repeats.sum()), size=size_of(made[0]))]
+
+    def _of_step(self, unit: Unit) -> tuple[RankPositions, Int64]:
+        group, step = divmod(unit.steps.start, _steps_named(unit.plan))
+        at, numbers = self._named(unit.plan, group)
+        own = slice(step * unit.plan.batch_size, (step + 1) * unit.plan.batch_size)
+        return RankPositions(at.positions[own], at.epochs[own], at.repeats[own]), numbers[own]
 
     def _one_by_one(self, unit: Unit, at: RankPositions, numbers: Int64) -> list[Element]:
         base = unit.plan.epoch * unit.plan.count
@@ -220,7 +255,12 @@ class SamplerHead:
     """Batches, or samples, that a sampler of the user's names."""
 
     def __init__(
-        self, tools: Tools, source: Numbered, groups: Callable[[int], Iterable[list[int]]], epoch: int, skipped: int
+        self,
+        tools: Tools,
+        source: Numbered,
+        groups: Callable[[int, int], Iterable[list[int]]],
+        epoch: int,
+        skipped: int,
     ) -> None:
         self._tools = tools
         self._source = source
@@ -232,7 +272,7 @@ class SamplerHead:
         """What the sampler gives, epoch after epoch; what was delivered already is passed over without reading it."""
         for epoch in itertools.count(self._epoch):
             skipped = self._skipped if epoch == self._epoch else 0
-            for group in itertools.islice(self._groups(epoch), skipped, None):
+            for group in self._groups(epoch, skipped):
                 yield Chunk(np.asarray(group, np.int64), epoch=epoch)
             yield EpochEnd(epoch, Mark(0))
 
@@ -245,8 +285,20 @@ class SamplerHead:
         if step is None:
             found = _samples(self._tools, self._source, numbers, epochs)
             return [Element(value, 1, Mark(0), size=size_of(value)) for _, _, value in found]
-        batch = _batch(self._tools, self._source, step, numbers, epochs, int(numbers[0]) if len(numbers) else 0)
-        return [Element(batch, len(numbers), Mark(0), size=size_of(batch))]
+        made = _batch(self._tools, self._source, step, numbers, epochs, int(numbers[0])) if len(numbers) else None
+        return [] if made is None else [Element(made[0], made[1], Mark(0), size=size_of(made[0]))]
+
+
+def _some(values: Iterator[tuple[int, Any]], most: int) -> list[tuple[int, Any]]:
+    """So many values, or those that come in a moment: of a slow feed nobody waits for a whole chunk."""
+    found = list(itertools.islice(values, 1))
+    begun = time.monotonic()
+    while found and len(found) < most and time.monotonic() - begun < _MOMENT:
+        more = list(itertools.islice(values, 1))
+        if not more:
+            break
+        found += more
+    return found
 
 
 class StreamHead:
@@ -262,8 +314,8 @@ class StreamHead:
     def units(self) -> Iterator[Chunk | EpochEnd]:
         """The line in chunks, again for every epoch; once, when it can be read only once."""
         for epoch in itertools.count(self._epoch):
-            values = enumerate(self._source.begin())
-            while chunk := list(itertools.islice(values, self._chunk)):
+            values = enumerate(self._source.of_epoch(epoch))
+            while chunk := _some(values, self._chunk):
                 mine = [
                     (number, value) for number, value in chunk if number % self._split.readers == self._split.reader
                 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from shoal.order import Pending, key_of
 
 from ._batch import SampleBatch
 from ._collate import collate
-from ._elements import Element, Mark
+from ._elements import Element, Held, Mark, fed_again
 from ._pack import packed
 from ._steps import (
     Batch,
@@ -34,16 +34,13 @@ from ._steps import (
     TakeWhile,
     Unbatch,
     Window,
+    name_of,
 )
 
-__all__ = ["Held", "applied_to_line", "batched", "holds_back", "is_marked"]
+__all__ = ["applied_to_line", "batched", "holds_back", "is_marked"]
 
 _SHUFFLE = 8
 """The purpose of a buffer's random numbers."""
-
-
-Held = list[list[Element]]
-"""Elements that a step held back when it was left, in the groups they waited in."""
 
 
 def holds_back(step: Step) -> bool:
@@ -56,17 +53,22 @@ def is_marked(step: Step) -> bool:
     return isinstance(step, Batch) or holds_back(step)
 
 
-def applied_to_line(step: Step, elements: Iterator[Element], epoch: int, held: Held) -> Iterator[Element]:
-    """The line after one step. ``epoch`` fixes what is random in it; ``held`` is what it held back before."""
+def applied_to_line(
+    step: Step, elements: Iterator[Element], epoch: int, held: Held, marked: bool = False
+) -> Iterator[Element]:
+    """The line after one step. ``epoch`` fixes what is random in it; ``held`` is what it held back before.
+
+    ``marked`` says whether it is gone on with from anywhere, so that what is random must not depend on what was before.
+    """
     if isinstance(step, Pack):
         return packed(elements, step, held)
-    elements = itertools.chain(itertools.chain.from_iterable(held), elements)
+    elements = itertools.chain(fed_again(held), elements)
     if isinstance(step, Batch):
         return batched(elements, step)
     if isinstance(step, Bucket):
         return bucketed(elements, step)
     if isinstance(step, Shuffle):
-        return mixed(elements, step, epoch)
+        return mixed(elements if marked else _numbered(elements), step, 0 if marked else epoch)
     if isinstance(step, Unbatch):
         return (part for element in elements for part in parts_of(element))
     if isinstance(step, Window):
@@ -82,7 +84,7 @@ def _counted(step: Step, elements: Iterator[Element]) -> Iterator[Element]:
     if isinstance(step, Skip):
         return itertools.islice(elements, step.count, None)
     if isinstance(step, TakeWhile):
-        return itertools.takewhile(lambda element: step.function(element.value), elements)
+        return itertools.takewhile(lambda element: _called("take_while", step.function, element.value), elements)
     if isinstance(step, Enumerate):
         return (replace(element, value=(number, element.value)) for number, element in enumerate(elements, step.start))
     raise OptionError("no such step", found=repr(step))
@@ -102,9 +104,21 @@ def batched(elements: Iterable[Element], step: Batch) -> Iterator[Element]:
 
 def _together(held: list[Element], step: Batch | Bucket, mark: Mark | None = None) -> Element:
     values = [element.value for element in held]
-    made = collate(values, step.ragged) if step.collate is None else step.collate(values)
+    made = collate(values, step.ragged) if step.collate is None else _called("collate", step.collate, values)
     samples, repeated = sum(element.samples for element in held), sum(element.repeated for element in held)
-    return Element(made, samples, held[-1].mark if mark is None else mark, repeated=repeated)
+    size = sum(element.size for element in held)
+    return Element(made, samples, held[-1].mark if mark is None else mark, repeated=repeated, size=size)
+
+
+def _called(what: str, function: Callable[[Any], Any], value: Any) -> Any:
+    """What a function of the user's gives; an error is told with where the function is."""
+    try:
+        return function(value)
+    except StopIteration as error:  # it would end the line as if all were done
+        raise RuntimeError(f"{what}({name_of(function)}) raised StopIteration") from error
+    except Exception as error:
+        error.add_note(f"in {what}({name_of(function)})")
+        raise
 
 
 def bucketed(elements: Iterable[Element], step: Bucket) -> Iterator[Element]:
@@ -113,7 +127,8 @@ def bucketed(elements: Iterable[Element], step: Bucket) -> Iterator[Element]:
     last = Mark(0)
     for element in elements:
         last = element.mark
-        bucket = int(np.searchsorted(step.boundaries, step.length_of(element.value), "right"))
+        length = _called("bucket", step.length_of, element.value)
+        bucket = int(np.searchsorted(step.boundaries, length, "right"))
         held[bucket].append(element)
         if len(held[bucket]) == step.sizes[bucket]:
             full, held[bucket] = held[bucket], []
@@ -125,15 +140,16 @@ def bucketed(elements: Iterable[Element], step: Bucket) -> Iterator[Element]:
 
 
 def _holding(mark: Mark, held: Iterable[Iterable[Element]]) -> Mark:
-    """A mark at which these elements are still to come."""
+    """A mark at which these elements are still to come, beside those that it has already."""
     pending: tuple[tuple[Pending, ...], ...] = tuple(tuple(element.key for element in group) for group in held)
-    return replace(mark, pending=tuple(group for group in pending if group))
+    return replace(mark, pending=(*(group for group in pending if group), *mark.pending))
 
 
 def mixed(elements: Iterable[Element], step: Shuffle, epoch: int) -> Iterator[Element]:
     """Elements through a buffer: each that comes takes the place of one that goes, drawn by who comes.
 
-    Not by a counter: so what follows depends on the buffer and on what comes, and the mark has both.
+    Not by a counter, where a run may begin anywhere: what follows depends on the buffer and on what comes, and the mark
+    has both.
     """
     buffer: list[Element] = []
     for element in elements:
@@ -146,7 +162,12 @@ def mixed(elements: Iterable[Element], step: Shuffle, epoch: int) -> Iterator[El
     last = max((element.mark for element in buffer), key=lambda mark: (mark.position, mark.part), default=None)
     rest = sorted(buffer, key=lambda element: _drawn(element, step, epoch))
     for at, element in enumerate(rest):
-        yield replace(element, mark=_holding(last or element.mark, [rest[at + 1 :]]))
+        yield replace(element, mark=_holding(replace(last or element.mark, pending=()), [rest[at + 1 :]]))
+
+
+def _numbered(elements: Iterator[Element]) -> Iterator[Element]:
+    """Elements known by their number in the epoch, since several may have come of one sample, or one of several."""
+    return (replace(element, key=(number, 0, 0)) for number, element in enumerate(elements))
 
 
 def _drawn(element: Element, step: Shuffle, epoch: int) -> int:
@@ -158,7 +179,7 @@ def interleaved(elements: Iterator[Element], step: Interleave) -> Iterator[Eleme
     opened: deque[tuple[Iterator[Any], Mark]] = deque()
     while True:
         while len(opened) < step.cycle and (element := next(elements, None)) is not None:
-            opened.append((iter(step.function(element.value)), element.mark))
+            opened.append((iter(_called("interleave", step.function, element.value)), element.mark))
         if not opened:
             return
         values, mark = opened.popleft()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import os
-import weakref
+import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
-from shoal.errors import OptionError
+from shoal.errors import LoaderTimeoutError, OptionError, ShoalWarning
 from shoal.order import Order, Split
 
 from ._autotune import Tuner
@@ -17,12 +17,13 @@ from ._build import Built, build
 from ._elements import Element
 from ._options import LoaderOptions
 from ._ordering import over_fetch_of
-from ._place import Place, following, place_after, place_from, place_of_epoch, restarted
-from ._run import Run, start_run
+from ._place import Place, following, place_after, place_from, place_of_epoch, replaying, restarted, resumed
+from ._run import Run
+from ._runs import Runs
 from ._source import Described, StreamSource, describe_source
 from ._spec import PipelineSpec
 from ._stats import LoaderStats, Meter
-from ._steps import Batch
+from ._steps import check_callable
 from ._verbs import Verbs, least
 
 __all__ = ["DataLoader"]
@@ -67,20 +68,29 @@ class DataLoader(Verbs):
             raise OptionError("these are no loader options", expected="LoaderOptions", found=repr(options))
         chosen = (options or LoaderOptions()).with_options(**changes)
         _check_samplers(sampler, batch_sampler, chosen)
-        spec = PipelineSpec(dataset, (), chosen, sampler=sampler, batch_sampler=batch_sampler, timeout=timeout)
-        if collate_fn is not None and chosen.batch_size is not None:
-            batch = Batch(chosen.batch_size, chosen.drop_last, chosen.ragged, collate_fn)
-            spec = replace(spec, steps=(batch,), options=chosen.with_options(batch_size=None))
-        self._begin(spec)
+        if collate_fn is not None:
+            check_callable("collate_fn", collate_fn)
+        self._begin(
+            PipelineSpec(
+                dataset,
+                (),
+                chosen,
+                sampler=sampler,
+                batch_sampler=batch_sampler,
+                collate_fn=collate_fn,
+                timeout=_checked_timeout(timeout),
+            )
+        )
 
     def _begin(self, spec: PipelineSpec) -> None:
         self._spec = spec
         self._meter = Meter()
-        self._run: Run | None = None
-        self._run_place: Place | None = None
-        self._finalizer: weakref.finalize[..., Any] | None = None
-        self._pid = os.getpid()
+        self._listeners: list[Callable[[LoaderStats], None]] = []
+        self._newest: object | None = None
+        """The iteration whose place is the loader's."""
         self._place: Place | None = None
+        self._is_loaded = False
+        """Whether the place is to be begun at, though it is in the middle of an epoch."""
         self._own: Iterator[Any] | None = None
         options = spec.options
         workers = spec.threading.workers(options.num_workers)
@@ -90,6 +100,7 @@ class DataLoader(Verbs):
             None if options.prefetch == "auto" else options.prefetch,
             most,
         )
+        self._runs = Runs(self, self._meter, self._tuner)
 
     def _with(self, spec: PipelineSpec) -> DataLoader:
         made = object.__new__(type(self))
@@ -132,6 +143,8 @@ class DataLoader(Verbs):
             raise TypeError("a loader that repeats without end has no length")
         if self._spec.options.steps_per_epoch is not None:
             return self._spec.options.steps_per_epoch * epochs
+        if built.laid.sampled and built.skips_groups:
+            return built.sampler_steps * epochs
         if not built.laid.has_length:
             why = built.laid.why_no_length
             raise TypeError(f"the number of elements is not known before they are made: {why}; give steps_per_epoch=")
@@ -151,14 +164,27 @@ class DataLoader(Verbs):
         spec = self._spec
         plain = spec.options.batch_size is None and spec.sampler is None and spec.batch_sampler is None
         below = describe_source(spec.data)
-        if plain and not spec.options.shuffle and spec.epochs == 1 and not isinstance(below.source, StreamSource):
-            return Described(below.source, (*below.steps, *spec.steps))
-        return Described(StreamSource(lambda: iter(self), repr(self)))
+        plain = plain and not spec.options.shuffle and spec.options.steps_per_epoch is None and spec.epochs == 1
+        if plain and not isinstance(below.source, StreamSource):
+            return Described(below.source, (*below.steps, *spec.steps), below.collate)
+        return Described(self.as_line())
+
+    def as_line(self) -> StreamSource:
+        """Its elements as a line that another loader reads, and shares out among ranks.
+
+        Of a loader of its own, so that this one stays where it is.
+        """
+        whole = self.with_options(rank=0, world_size=1, replication=1)
+        name = f"DataLoader({type(self._spec.data).__name__})"
+        return StreamSource(lambda: iter(whole), name, set_epoch=whole.set_epoch, close=whole.close)
 
     # ------------------------------------------------------------------------------------------------- iterating
 
     def __iter__(self) -> Iterator[Any]:
-        """One epoch, from its beginning, or from where a loaded state says."""
+        """One epoch, from its beginning, or from where a loaded state says.
+
+        Iterations are independent of each other, each with threads of its own; ``state_dict`` tells of the newest.
+        """
         return self._epochs()
 
     def __next__(self) -> Any:
@@ -167,90 +193,101 @@ class DataLoader(Verbs):
             self._own = iter(self)
         try:
             return next(self._own)
-        except StopIteration:
+        except BaseException:
             self._own = None
             raise
 
-    def _epochs(self) -> Iterator[Any]:
-        done = 0
-        while self._spec.epochs is None or done < self._spec.epochs:
-            yield from self._one_epoch()
+    def _epochs(self) -> Generator[Any, None, None]:
+        me = self._newest = object()
+        place, epochs = self._resuming(), self._spec.epochs
+        done = 0 if epochs is None or not self._is_loaded else place.epoch % epochs
+        while epochs is None or done < epochs:
+            given, place = yield from self._one_epoch(me, place)
             done += 1
+            if epochs is None and not given:
+                return  # without end there would be nothing for ever
 
-    def _one_epoch(self) -> Iterator[Any]:
-        place = self._resuming()
+    def _one_epoch(self, me: object, place: Place) -> Generator[Any, None, tuple[int, Place]]:
+        """The batches of an epoch; returns how many there were and where the next epoch begins."""
+        run: Run | None = None
+        given = 0
+        if me is self._newest:
+            self._place = place
+        self._meter.asked()
+        self._tuner.resume()
         try:
-            yield from self._delivered(place)
-        except BaseException:  # the caller left, or something failed: nothing goes on behind its back
-            self._stop()
-            self._meter.paused()
+            run = self._runs.at(self._built, place)
+            elements = run.epoch(place.epoch, place.count)
+            while True:
+                if not run.is_usable or (run.built is not self._built and me is self._newest):
+                    # Closed, or forked, or under other settings: go on from here with new work.
+                    moved = resumed(run.built, self._built, place)
+                    if moved is None:
+                        break
+                    self._runs.end(run)
+                    place, run = moved, self._runs.start(self._built, moved)
+                    elements = run.epoch(place.epoch, place.count)
+                element = next(elements, None)
+                if element is None:
+                    break
+                given, place = given + 1, place.after(element)
+                self._delivered(me, place, element)
+                waited = self._meter.last_wait
+                yield element.value
+                del element  # what the caller lets go of is gone
+                self._taken(run, waited)
+        except BaseException as error:  # the caller left, or something failed: nothing goes on behind its back
+            if run is not None:
+                self._runs.end(run, *((0.5,) if isinstance(error, (LoaderTimeoutError, KeyboardInterrupt)) else ()))
             raise
-        self._place = place_after(self._built, place)
-        self._run_place = self._place if self._run is not None and self._run.is_at_end else None
-        self._meter.paused()
+        finally:
+            self._meter.paused()
+        return given, self._after(me, run, place)
 
-    def _delivered(self, place: Place) -> Iterator[Any]:
-        self._place = place
-        meter, tuner = self._meter, self._tuner
-        meter.asked()
-        tuner.resume()
-        for element in self._elements(place):
-            self._place = place = place.after(element)
-            meter.count("repeated", element.repeated)
-            meter.given(element.samples, element.size)
-            waited = meter.last_wait
-            yield element.value
-            meter.asked()
-            tuner.step(waited)
-            self._tell()
-            if self._place is not place:  # the caller changed something: go on from here under new settings
-                yield from self._delivered(self._place)
-                return
+    def _delivered(self, me: object, place: Place, element: Element) -> None:
+        if me is self._newest:
+            self._place, self._is_loaded = place, False
+        self._meter.count("repeated", element.repeated)
+        self._meter.given(element.samples, element.size)
 
-    def _elements(self, place: Place) -> Iterator[Element]:
-        run = self._running(place)
-        elements = run.epoch(place.epoch)
-        skipped = place.replayed
-        for number, element in enumerate(elements):
-            if number >= skipped:
-                yield element
-            run.tune()
+    def _taken(self, run: Run, waited: float) -> None:
+        """The caller is back for more."""
+        self._meter.asked()
+        self._tuner.step(waited)
+        run.tune()
+        if self._listeners:
+            stats = self.stats()
+            for listener in self._listeners:
+                listener(stats)
+
+    def _after(self, me: object, run: Run, place: Place) -> Place:
+        """Where the next epoch begins; work that stands there is kept for it."""
+        after: Place | None = place_after(run.built, place)
+        if run.built is not self._built:
+            after = resumed(run.built, self._built, place_after(run.built, place))
+        assert after is not None  # noqa: S101 - a place where nothing was delivered is not at an end
+        if me is self._newest:
+            self._place, self._is_loaded = after, False
+        self._runs.keep(run, after)
+        return after
 
     def _resuming(self) -> Place:
         """Where the next iteration begins: the start of the next epoch, or where a loaded state says."""
         place = self._place
         if place is None:
             return place_of_epoch(self._built, 0)
-        if place.is_loaded or place.is_fresh:
-            return replace(place, is_loaded=False)
+        if self._is_loaded and place.mark is not None:  # of a loader that was copied in the middle of an epoch
+            return resumed(self._built, self._built, place) or place_after(self._built, place)
+        if self._is_loaded or place.is_fresh:
+            return place
         return restarted(self._built, place)  # an epoch that was left before its end is begun anew
 
-    def _running(self, place: Place) -> Run:
-        """Work that stands at this place: the one that goes on from the last epoch, or a new one."""
-        if self._pid != os.getpid():  # threads do not live through a fork
-            self._run, self._pid = None, os.getpid()
-        if self._run is not None and self._run_place is not None and self._run_place.is_at(place):
-            self._run_place = None
-            return self._run
-        self._stop()
-        self._run = start_run(self._built, place, self._meter, self._tuner)
-        self._finalizer = weakref.finalize(self, self._run.close, 5.0)
-        return self._run
-
-    def _stop(self) -> None:
-        run, self._run, self._run_place = self._run, None, None
-        if self._finalizer is not None:
-            self._finalizer.detach()
-            self._finalizer = None
-        if run is not None:
-            run.close()
-
     def close(self) -> None:
-        """Stop all threads and processes now; iterating starts new ones."""
-        if isinstance(self._own, Generator):
-            self._own.close()
-        self._own = None
-        self._stop()
+        """Stop all threads and processes now; iterating on starts new ones."""
+        own, self._own = self._own, None
+        if isinstance(own, Generator):
+            own.close()
+        self._runs.close()
 
     def __enter__(self) -> Self:
         return self
@@ -269,7 +306,8 @@ class DataLoader(Verbs):
         """Have the next iteration be this epoch, from its beginning."""
         least("epoch", epoch, 0)
         place = self._place
-        if place is None or place.epoch != epoch or not (place.is_fresh or place.is_loaded):
+        if place is None or place.epoch != epoch or not (place.is_fresh or self._is_loaded):
+            self._newest, self._is_loaded = None, False
             self._place = place_of_epoch(self._built, epoch)
 
     def state_dict(self) -> dict[str, Any]:
@@ -284,53 +322,58 @@ class DataLoader(Verbs):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Have the next iteration go on after what was delivered when the state was taken.
 
-        Raises LoaderStateError when it was taken of other data, or in another order.
+        Warns when that means to make again, and pass over, what was delivered of the epoch already. Raises
+        LoaderStateError when it was taken of other data, or in another order.
         """
         self._place = place_from(self._built, state)
+        self._newest, self._is_loaded = None, True
+        if self._place.replayed and not self._built.skips_groups:
+            warnings.warn(replaying(self._built, self._place), ShoalWarning, stacklevel=2)
 
     def set_batch_size(self, batch_size: int) -> None:
         """Have batches of another size from the next one on; the samples come in the same order."""
         if self._spec.options.batch_size is None:
             raise OptionError("this loader has no batch size of its own", hint="give batch_size= to DataLoader")
-        state = None if self._place is None else self.state_dict()
+        before = self._built
         self._spec = replace(self._spec, options=self._spec.options.with_options(batch_size=batch_size))
         self.__dict__.pop("_built", None)
-        if state is not None:
-            self.load_state_dict(state)
+        if self._place is not None and (self._place.is_fresh or self._is_loaded):
+            self._place = resumed(before, self._built, self._place)
 
     # ------------------------------------------------------------------------------------------------- what it does
 
     def stats(self) -> LoaderStats:
         """Counts and times so far, and what the loader is bound by."""
+        self._runs.check_process()
         built = self._built
         order = built.order
         return self._meter.stats(
             epoch=self.epoch,
             workers=self._tuner.workers,
             prefetch=self._tuner.prefetch,
-            ready=0 if self._run is None else self._run.ready,
+            ready=self._runs.ready,
             over_fetch=1.0 if order is None else over_fetch_of(order, built.split),
             shuffle_quality=built.shuffle_quality,
             tuning=self._tuner.steps(),
         )
 
+    @property
+    def generator_signature(self) -> Callable[[], Iterator[Any]]:
+        """What ``tf.data.Dataset.from_generator`` takes: each call begins the next iteration; see ``shoal.tf``."""
+        return self.__iter__
+
     def on_batch(self, listener: Callable[[LoaderStats], None]) -> None:
         """Have a function called with the statistics after each batch; see ``shoal.load.prometheus_listener``."""
-        self._meter.listeners.append(listener)
-
-    def _tell(self) -> None:
-        if self._meter.listeners:
-            stats = self.stats()
-            for listener in self._meter.listeners:
-                listener(stats)
+        self._listeners.append(listener)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"spec": self._spec, "state": None if self._place is None else self.state_dict()}
+        return {"spec": self._spec, "place": self._place}
 
     def __setstate__(self, kept: dict[str, Any]) -> None:
+        """The same pipeline, at the same place, with no work under way."""
         self._begin(kept["spec"])
-        if kept["state"] is not None:
-            self.load_state_dict(kept["state"])
+        self._place = kept["place"]
+        self._is_loaded = self._place is not None
 
 
 def _check_samplers(sampler: object, batch_sampler: object, options: LoaderOptions) -> None:
@@ -338,6 +381,16 @@ def _check_samplers(sampler: object, batch_sampler: object, options: LoaderOptio
         raise OptionError("positions come from one place", expected="sampler or batch_sampler", found="both")
     if (sampler is not None or batch_sampler is not None) and options.shuffle:
         raise OptionError("a sampler has its own order", expected="shuffle=False", found="shuffle=True")
+    if batch_sampler is not None and (options.drop_last or options.batch_size is None):
+        found = "drop_last=True" if options.drop_last else "batch_size=None"
+        raise OptionError("a batch sampler makes the batches", expected="a sampler, or no such option", found=found)
     for given in (sampler, batch_sampler):
         if given is not None and not isinstance(given, Iterable):
             raise OptionError("a sampler gives positions", expected="an iterable", found=repr(given))
+
+
+def _checked_timeout(timeout: Any) -> float | None:
+    """Seconds; None, or 0 as in PyTorch, for no bound."""
+    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or timeout < 0):
+        raise OptionError("timeout is out of range", expected="seconds, or None", found=repr(timeout))
+    return timeout or None

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from shoal.errors import FieldError, OptionError
 from shoal.order import Pending
 
-from ._elements import Element, Mark
+from ._elements import Element, Mark, fed_again
 from ._steps import Pack
 
 __all__ = ["packed"]
@@ -88,16 +88,14 @@ def _before(element: Element, rows: list[_Row]) -> Mark:
 
 def _in_line(elements: Iterable[Element], step: Pack, held: list[list[Element]]) -> Iterator[Element]:
     row = _Row()
-    for element in itertools.chain.from_iterable(held):
-        row.add(element, _tokens_of(element, step)[element.key[2] :])
-    for element in elements:
-        tokens, used = _tokens_of(element, step), 0
+    for element in itertools.chain(fed_again(held), elements):
+        tokens, used = _tokens_of(element, step), element.key[2]
         while row.used + len(tokens) - used >= step.length:
             room = step.length - row.used
             row.add(element, tokens[used : used + room])
             used += room
-            left = (replace(element, key=(*element.key[:2], used)),) if used < len(tokens) else ()
-            yield _made(row, step, replace(element.mark, pending=(tuple(rest.key for rest in left),) if left else ()))
+            left = (((*element.key[:2], used),),) if used < len(tokens) else ()
+            yield _made(row, step, replace(element.mark, pending=(*left, *element.mark.pending)))
             row = _Row()
         if used < len(tokens):
             row.add(replace(element, key=(*element.key[:2], used)), tokens[used:])

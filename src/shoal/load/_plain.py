@@ -14,7 +14,7 @@ from shoal.schema import BoolType, BytesType, FieldType, FloatType, IntType, Opt
 
 from ._walk import Walked, gather
 
-__all__ = ["inner_type", "is_plain", "plain_values", "text_objects"]
+__all__ = ["inner_type", "is_plain", "plain_values"]
 
 Column = npt.NDArray[Any]
 
@@ -40,8 +40,8 @@ def is_plain(kind: FieldType) -> bool:
     return type(inner_type(kind)) in _READERS
 
 
-def plain_values(data: Buffer, walked: Walked, kind: FieldType) -> Column | pa.Array | None:
-    """One plain field of all payloads: an array of numbers, truth values or byte strings, or texts as Arrow has them.
+def plain_values(data: Buffer, walked: Walked, kind: FieldType) -> Column | None:
+    """One plain field of all payloads: an array of numbers or truth values, or of texts or byte strings as objects.
 
     None where it is stored in more than one way, or in one that is not simply the value: a number that is none in some
     samples, a whole number in a field of floats. Decoding the samples says what is right then.
@@ -75,8 +75,8 @@ def _ints(data: Buffer, walked: Walked) -> Column | None:
     return values
 
 
-def _texts(data: Buffer, walked: Walked) -> pa.Array | None:
-    """Arrow picks the texts: of an array of text, gap, text, gap over the bytes as they lie, it takes every other.
+def _texts(data: Buffer, walked: Walked) -> Column | None:
+    """Arrow makes the texts: of an array of text, gap, text, gap over the bytes as they lie, it takes every other.
 
     Its offsets must rise, so payloads that do not lie in order are not for it.
     """
@@ -90,16 +90,11 @@ def _texts(data: Buffer, walked: Walked) -> pa.Array | None:
     if bool((offsets[1:] < offsets[:-1]).any()):
         return None
     both = pa.Array.from_buffers(pa.large_utf8(), 2 * count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
-    return both.take(pa.array(np.arange(0, 2 * count, 2)))
-
-
-def text_objects(texts: pa.Array) -> Column | None:
-    """Texts as Python has them; None where one is not UTF-8: reading the sample alone says which."""
     try:
-        objects: Column = texts.to_numpy(zero_copy_only=False)
-    except pa.ArrowException:
+        texts: Column = both.take(pa.array(np.arange(0, 2 * count, 2))).to_numpy(zero_copy_only=False)
+    except pa.ArrowException:  # one is not UTF-8: reading the sample alone says which
         return None
-    return objects
+    return texts
 
 
 def _byte_strings(data: Buffer, walked: Walked) -> Column | None:
@@ -111,7 +106,7 @@ def _byte_strings(data: Buffer, walked: Walked) -> Column | None:
     return values
 
 
-_READERS: Mapping[type, Callable[[Buffer, Walked], Column | pa.Array | None]] = {
+_READERS: Mapping[type, Callable[[Buffer, Walked], Column | None]] = {
     StrType: _texts,
     IntType: _ints,
     FloatType: _floats,

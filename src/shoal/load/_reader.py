@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from shoal.shard import ShardSource
+from shoal.shard import Resident, ShardSource
 
 from ._buffers import BufferPool, shared_buffers
 from ._direct import DirectPlan, direct_columns, direct_plan
@@ -24,8 +24,8 @@ class PayloadReader(Generic[T]):
     """Reads columns of typed samples by their numbers; threads may share it.
 
     Large arrays are read straight into memory of ``buffers`` where samples are stored alike, the payloads around them,
-    and all others, as they lie. ``threads`` may read one batch of large arrays at once: one where batches are already
-    read on several threads.
+    and all others, as they lie, or taken from where they are ``resident``. ``threads`` may read one batch of large
+    arrays at once: one where batches are already read on several threads.
     """
 
     def __init__(
@@ -36,12 +36,14 @@ class PayloadReader(Generic[T]):
         *,
         buffers: BufferPool | None = None,
         threads: int = 1,
+        resident: Resident | None = None,
     ) -> None:
         self._source = source
         self._field = field
         self._learnt = learnt
         self._buffers = buffers or shared_buffers()
         self._threads = threads
+        self._resident = resident
         self._plan: DirectPlan | None = None
         self._misses = -1
         """How many batches in a row the plan was wrong for; negative before there was one."""
@@ -64,6 +66,9 @@ class PayloadReader(Generic[T]):
             self._misses += 1
             again = self._misses < _MOST_MISSES
             self._plan = direct_plan(source, int(numbers[-1]), field, learnt) if again else None
+        kept = None if self._resident is None else self._resident.raw_rows(numbers, field)
+        if kept is not None:
+            return TypedColumns([(PayloadRun(kept, learnt), slice(0, len(numbers)))])
         lying, order = np.unique(numbers, return_inverse=True)
         run = PayloadRun(source.raw_rows(lying, field), learnt)
         in_order = len(lying) == len(numbers) and bool((lying == numbers).all())

@@ -19,7 +19,7 @@ from shoal.order import Pending, Share, Split
 
 from ._elements import Mark
 
-__all__ = ["Begin", "begin_from", "shares_after"]
+__all__ = ["Begin", "begin_from", "begin_of_one", "shares_after"]
 
 Int64 = npt.NDArray[np.int64]
 _MOST = 1 << 14
@@ -68,6 +68,18 @@ def begin_from(shares: Sequence[Share], split: Split, length: int) -> Begin:
         for group in share.pending
     ]
     return Begin(tuple(positions), tuple(parts), tuple(group for group in groups if group))
+
+
+def begin_of_one(shares: Sequence[Share]) -> Begin:
+    """Where one reader goes on, from its own shares: those of others are not its business."""
+    size = math.lcm(*(share.of for share in shares))
+    last = max((share.position, share.part) for share in shares)
+    places = [last] * size
+    for share in shares:
+        for index in range(share.index, size, share.of):
+            places[index] = share.position, share.part
+    positions, parts = zip(*places, strict=True)
+    return Begin(positions, parts, tuple(group for share in shares for group in share.pending))
 
 
 def shares_after(begin: Begin, mark: Mark, split: Split) -> tuple[Share, ...]:

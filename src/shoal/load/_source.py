@@ -18,6 +18,7 @@ from ._typed import Ragged
 __all__ = [
     "Described",
     "Geometry",
+    "Holding",
     "Loadable",
     "Located",
     "Numbered",
@@ -70,6 +71,15 @@ class Numbered(Located, Protocol):
     def geometry(self) -> Geometry: ...
 
 
+@runtime_checkable
+class Holding(Protocol):
+    """Samples that may be kept in memory, as they are stored, where they are read in no order."""
+
+    def hold(self, most_bytes: int) -> None:
+        """Keep them, if they take no more than this."""
+        ...
+
+
 @dataclass(frozen=True)
 class StreamSource:
     """A line of samples that can only be read from its start: a pipe, a generator, a live feed."""
@@ -79,11 +89,21 @@ class StreamSource:
     name: str
     once: bool = False
     """Whether it can be started one time only."""
+    set_epoch: Callable[[int], object] | None = None
+    """Told which epoch is started next, where that changes what comes."""
+    close: Callable[[], object] | None = None
+    """Told when nothing more is wanted for now."""
 
     @property
     def fingerprint(self) -> str:
         """By its name: what it will give is not known."""
         return hashlib.sha256(f"stream {self.name}".encode()).hexdigest()[:16]
+
+    def of_epoch(self, epoch: int) -> Iterator[Any]:
+        """The line anew, for an epoch."""
+        if self.set_epoch is not None:
+            self.set_epoch(epoch)
+        return self.begin()
 
     def locate(self, number: int) -> tuple[str | None, str | None]:
         """A name, and how many came before."""
@@ -154,7 +174,8 @@ def describe_source(data: Any) -> Described:
     if isinstance(data, Iterator):
         return Described(StreamSource(lambda: data, type(data).__name__, once=True))
     if isinstance(data, Iterable):
-        return Described(StreamSource(lambda: iter(data), type(data).__name__))
+        set_epoch = getattr(data, "set_epoch", None)  # as iterable datasets of PyTorch and Hugging Face have it
+        return Described(StreamSource(lambda: iter(data), type(data).__name__, set_epoch=set_epoch))
     if callable(data):
         begin: Callable[[], Any] = data
         return Described(StreamSource(lambda: iter(begin()), getattr(data, "__qualname__", type(data).__name__)))

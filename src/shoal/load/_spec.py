@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -31,7 +31,8 @@ class PipelineSpec:
     """How many epochs one iteration has; None has no end."""
     sampler: Iterable[int] | None = None
     batch_sampler: Iterable[Iterable[int]] | None = None
-    cached: bool = False
+    collate_fn: Callable[[list[Any]], Any] | None = None
+    """Makes the loader's own batches."""
     timeout: float | None = None
 
     def then(self, step: Step) -> PipelineSpec:
@@ -72,12 +73,24 @@ class Laid:
         """Whether it can be gone on from anywhere by marks alone; else it is replayed from the epoch's start."""
         if self.mode not in ("exact", "loose"):
             return False
+        if self.mode == "exact" and self.options.steps_per_epoch is not None and not self.has_length:
+            return False  # the plan of an epoch does not know where epochs of so many elements begin
         holding = [at for at, step in enumerate(self.rest) if holds_back(step)]
         known = all(isinstance(step, (Map, Filter)) or is_marked(step) for step in self.rest)
         if not holding:
             return known
         # Elements held back are read again by the head, so nothing may have changed them on their way.
         return known and self.mode == "loose" and holding == [0]
+
+    @property
+    def why_replayed(self) -> str:
+        """What makes marks not enough."""
+        if isinstance(self.source, StreamSource):
+            return f"{self.source.name} can only be read from its start"
+        if self.sampled:
+            return "a sampler says what comes"
+        first = next((step for step in self.rest if not isinstance(step, (Map, Filter, Batch))), None)
+        return "steps_per_epoch cuts it" if first is None else f"{type(first).__name__.lower()} has no place of its own"
 
     @property
     def has_length(self) -> bool:
@@ -99,32 +112,34 @@ def lay_out(spec: PipelineSpec, described: Described) -> Laid:
     """Cut a pipeline. Raises OptionError for steps that cannot follow each other."""
     options, steps = spec.options, (*described.steps, *spec.steps)
     if options.batch_size is not None:  # a loader's own batch comes after what the dataset does, before its own verbs
-        batch = Batch(options.batch_size, options.drop_last, options.ragged)
+        batch = Batch(options.batch_size, options.drop_last, options.ragged, spec.collate_fn)
         steps = (*described.steps, batch, *spec.steps)
     if described.collate is not None:
         steps = tuple(
             replace(step, collate=described.collate) if isinstance(step, Batch) and step.collate is None else step
             for step in steps
         )
-    steps, options = _ordered_first(steps, options, not isinstance(described.source, StreamSource))
+    numbered = not isinstance(described.source, StreamSource)
+    sampled = spec.sampler is not None or spec.batch_sampler is not None
+    steps, options = _ordered_first(steps, options, numbered, sampled)
     count = next((at for at, step in enumerate(steps) if not isinstance(step, (Map, Filter, FlatMap))), len(steps))
     per_sample, after = steps[:count], steps[count:]
-    exact = not isinstance(described.source, StreamSource) and all(isinstance(step, Map) for step in per_sample)
+    # What a batch sampler puts together stays together, also where a filter leaves less of it.
+    exact = numbered and (spec.batch_sampler is not None or all(isinstance(step, Map) for step in per_sample))
     head = after[0] if after and isinstance(after[0], Batch) and exact else None
     rest = after if head is None else after[1:]
     maps = 0 if head is None else next((at for at, step in enumerate(rest) if not isinstance(step, Map)), len(rest))
     per_batch = tuple(step for step in rest[:maps] if isinstance(step, Map))
     inner = tuple(step for step in per_sample if isinstance(step, (Map, Filter, FlatMap)))
-    sampled = spec.sampler is not None or spec.batch_sampler is not None
     return Laid(described.source, options, inner, head, per_batch, tuple(rest[maps:]), sampled)
 
 
 def _ordered_first(
-    steps: tuple[Step, ...], options: LoaderOptions, numbered: bool
+    steps: tuple[Step, ...], options: LoaderOptions, numbered: bool, sampled: bool
 ) -> tuple[tuple[Step, ...], LoaderOptions]:
     """A shuffle of samples that have numbers is an order, not a buffer: exact, and without memory."""
     for at, step in enumerate(steps):
-        if isinstance(step, Shuffle) and numbered:
+        if isinstance(step, Shuffle) and numbered and not sampled:
             ordered = options.with_options(shuffle=True, window=step.buffer, seed=step.seed)
             return (*steps[:at], *steps[at + 1 :]), ordered
         if not isinstance(step, (Map, Filter)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, cast
@@ -94,7 +94,10 @@ class Meter:
         self._given: float | None = None
         self.first_batch: float | None = None
         self.last_wait = 0.0
-        self.listeners: list[Callable[[LoaderStats], None]] = []
+
+    def after_fork(self) -> None:
+        """In the child: a thread of the parent's may have held the lock."""
+        self._lock = threading.Lock()
 
     @contextmanager
     def timed(self, kind: Work) -> Iterator[None]:

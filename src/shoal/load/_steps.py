@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import os
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -158,9 +158,22 @@ Gathering = Batch | Bucket | Pack | Shuffle | Unbatch | Window
 Step = PerSample | Gathering | Take | Skip | TakeWhile | Enumerate | Interleave
 
 
-@functools.lru_cache(maxsize=1024)
+_TAKES_RNG: weakref.WeakKeyDictionary[Callable[..., Any], bool] = weakref.WeakKeyDictionary()
+"""Not a cache that keeps them: a function may hold a whole dataset."""
+
+
 def takes_rng(function: Callable[..., Any]) -> bool:
     """Whether a function asks for a random generator, by a parameter named ``rng``."""
+    try:
+        known = _TAKES_RNG.get(function)
+        if known is None:
+            known = _TAKES_RNG[function] = _asks_for_rng(function)
+    except TypeError:  # neither hashed nor referred to weakly
+        return _asks_for_rng(function)
+    return known
+
+
+def _asks_for_rng(function: Callable[..., Any]) -> bool:
     try:
         return "rng" in inspect.signature(function).parameters
     except (TypeError, ValueError):  # some built-in functions do not say

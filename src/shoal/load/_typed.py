@@ -18,7 +18,7 @@ from shoal.schema import Array, BoolType, BytesType, FieldType, FloatType, Image
 from shoal.shard import RawField
 
 from ._buffers import shared_buffers
-from ._plain import inner_type, is_plain, plain_values, text_objects
+from ._plain import inner_type, is_plain, plain_values
 from ._walk import Step, Walk, Walked, copy_rows, gather, steps_of
 
 __all__ = ["ArrayLayout", "Learnt", "PayloadRun", "Ragged", "TypedColumns"]
@@ -81,7 +81,7 @@ class PayloadRun(Generic[T]):
         self._walk: Walk | None = None
         self._is_own = False
         self._layouts: dict[str, ArrayLayout | None] = {}
-        self._values: dict[str, npt.NDArray[Any] | pa.Array | None] = {}
+        self._values: dict[str, npt.NDArray[Any] | None] = {}
         self._array_starts: dict[str, npt.NDArray[np.int64]] = {}
         self._stacks: dict[str, npt.NDArray[Any]] = {}
 
@@ -124,23 +124,13 @@ class PayloadRun(Generic[T]):
         except msgspec.DecodeError:
             return None
 
-    def values(self, name: str) -> npt.NDArray[Any] | pa.Array | None:
+    def values(self, name: str) -> npt.NDArray[Any] | None:
         """A plain field of all samples, read from where it lies; None where it has to be decoded."""
         if name not in self._values:
             walked = self.field(name)
             kind = self.learnt.types[name]
             self._values[name] = None if walked is None else plain_values(self.raw.data, walked, kind)
         return self._values[name]
-
-    def listed(self, name: str, rows: Rows) -> list[Any] | None:
-        """A plain field of some samples; None where it has to be decoded."""
-        values: Any = self.values(name)
-        if isinstance(values, pa.Array):
-            if not isinstance(rows, slice):
-                values, rows = text_objects(values.take(pa.array(rows))), slice(None)
-            else:  # those of neighbours are made all at once
-                values = self._values[name] = text_objects(values)
-        return None if values is None else cast("list[Any]", values[rows].tolist())
 
     def layout(self, name: str) -> ArrayLayout | None:
         """How an array field is stored, where it is stored alike in all samples."""
@@ -272,9 +262,9 @@ class TypedColumns(Generic[T]):
     def _plain(self, name: str) -> list[Any] | None:
         found: list[Any] = []
         for run, rows in self._parts:
-            listed = run.listed(name, rows)
-            if listed is not None:
-                found += listed
+            values = run.values(name)
+            if values is not None:
+                found += values[rows].tolist()
             elif run.plain is not None:
                 chosen = run.plain[rows] if isinstance(rows, slice) else [run.plain[row] for row in rows.tolist()]
                 found += map(operator.attrgetter(name), chosen)
@@ -286,7 +276,7 @@ class TypedColumns(Generic[T]):
         """One field of all samples as one array."""
         if self._as_stored and isinstance(inner_type(self.types[name]), _NUMBERS):
             parts = [(run.values(name), rows) for run, rows in self._parts]
-            known = [values[rows] for values, rows in parts if isinstance(values, np.ndarray)]
+            known = [values[rows] for values, rows in parts if values is not None]
             if len(known) == len(parts):
                 return np.concatenate(known)
         column = self.column(name, "error")

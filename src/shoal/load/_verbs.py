@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -67,8 +68,11 @@ class Verbs:
         this seed. A number for ``num_parallel_calls`` fixes the number of workers.
         """
         check_callable("map", function)
+        check_choice("workers", workers, ("thread", "process"))
         made = self._then(Map(function, workers))
-        return made if num_parallel_calls in (None, "auto") else made.with_options(num_workers=num_parallel_calls)
+        if num_parallel_calls is None or num_parallel_calls == "auto":
+            return made
+        return made.with_options(num_workers=least("num_parallel_calls", num_parallel_calls, 0))
 
     def filter(self, function: Callable[[Any], Any]) -> DataLoader:
         """Only the elements for which the function is true."""
@@ -85,7 +89,9 @@ class Verbs:
     ) -> DataLoader:
         """What the function gives for ``cycle_length`` elements at a time, in turns of ``block_length``."""
         check_callable("interleave", function)
-        return self._then(Interleave(function, least("cycle_length", cycle_length), least("block", block_length)))
+        return self._then(
+            Interleave(function, least("cycle_length", cycle_length), least("block_length", block_length))
+        )
 
     def batch(
         self,
@@ -96,6 +102,7 @@ class Verbs:
         collate_fn: Callable[[list[Any]], Any] | None = None,
     ) -> DataLoader:
         """Elements gathered ``batch_size`` at a time."""
+        check_batch(drop_last, ragged, collate_fn)
         return self._then(Batch(least("batch_size", batch_size), drop_last, ragged, collate_fn))
 
     def padded_batch(self, batch_size: int, drop_last: bool = False) -> DataLoader:
@@ -117,8 +124,9 @@ class Verbs:
         ``batch_sizes`` is one number, or one for each bucket.
         """
         sizes = [batch_sizes] * (len(boundaries) + 1) if isinstance(batch_sizes, int) else list(batch_sizes)
-        check_buckets(boundaries, sizes)
-        check_callable("bucket", length_of)
+        check_buckets(boundaries, [least("batch_sizes", size) for size in sizes])
+        check_callable("length_of", length_of)
+        check_batch(drop_last, ragged, collate_fn)
         return self._then(Bucket(tuple(boundaries), tuple(sizes), length_of, drop_last, ragged, collate_fn))
 
     def pack(
@@ -135,8 +143,8 @@ class Verbs:
         ``first_fit`` keeps samples whole, ``concat`` cuts them where a row is full. A row has the tokens under
         ``field``, ``segment_ids`` (1 for the first sample, 0 for padding) and ``position_ids``.
         """
-        if how not in ("first_fit", "concat"):
-            raise OptionError("no such way to pack", expected="'first_fit' or 'concat'", found=repr(how))
+        check_choice("how", how, ("first_fit", "concat"))
+        check_choice("field", type(field), (str,))
         return self._then(Pack(least("length", length), field, how, least("open_rows", open_rows), pad))
 
     def unbatch(self) -> DataLoader:
@@ -145,6 +153,7 @@ class Verbs:
 
     def window(self, size: int, shift: int | None = None, *, drop_last: bool = False) -> DataLoader:
         """Lists of ``size`` neighbours, each beginning ``shift`` after the one before."""
+        check_choice("drop_last", drop_last, (True, False))
         return self._then(Window(least("size", size), least("shift", size if shift is None else shift), drop_last))
 
     def shuffle(self, buffer_size: int, seed: int | None = None) -> DataLoader:
@@ -154,7 +163,7 @@ class Verbs:
         or one whose samples were changed in number before, goes through a buffer of that many.
         """
         chosen = self._spec.options.seed if seed is None else seed
-        return self._then(Shuffle(least("buffer_size", buffer_size), chosen))
+        return self._then(Shuffle(least("buffer_size", buffer_size), least("seed", chosen, 0)))
 
     def take(self, count: int) -> DataLoader:
         """The first ``count`` elements of each epoch."""
@@ -171,14 +180,14 @@ class Verbs:
 
     def enumerate(self, start: int = 0) -> DataLoader:
         """Pairs of a number and an element."""
-        return self._then(Enumerate(start))
+        return self._then(Enumerate(least("start", start, -sys.maxsize)))
 
     def zip(self, *others: Any) -> DataLoader:
         """Tuples of an element of this and one of each other; the shortest ends it."""
-        return self._with(replace(self._spec, data=Zipped([self, *others]), steps=(), options=self._unbatched()))
-
-    def _unbatched(self) -> LoaderOptions:
-        return self._spec.options.with_options(batch_size=None, shuffle=False)
+        # What this loader was told about batches, order and epochs is its own, and part of what is zipped.
+        options = self._spec.options.with_options(batch_size=None, drop_last=False, shuffle=False, steps_per_epoch=None)
+        made = PipelineSpec(Zipped([self, *others]), (), options, self._spec.threading, timeout=self._spec.timeout)
+        return self._with(made)
 
     def repeat(self, count: int | None = None) -> DataLoader:
         """``count`` epochs in one iteration, or no end of them. Each has its own order; no batch is of two epochs."""
@@ -192,7 +201,9 @@ class Verbs:
         maps = tuple(step for step in self._spec.steps if isinstance(step, Map))
         if self._spec.options.batch_size is not None or len(maps) < len(self._spec.steps):
             raise OptionError("only samples are kept", expected="cache() before batch() and filter()")
-        return self._with(replace(self._spec, data=CachedData(self._spec.data, maps), steps=()))
+        return self._with(
+            replace(self._spec, data=CachedData(self._spec.data, maps, self._spec.options.seed), steps=())
+        )
 
     def prefetch(self, buffer_size: int | Auto = "auto") -> DataLoader:
         """How many batches are made ready ahead."""
@@ -212,6 +223,22 @@ class Verbs:
         threading = replace(options or self._spec.threading, **{k: v for k, v in changes.items() if k in names})
         rest = {name: value for name, value in changes.items() if name not in names}
         return self._with(replace(self._spec, threading=threading, options=self._spec.options.with_options(**rest)))
+
+
+def check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
+    """Raise OptionError unless the value is one of these."""
+    if not any(value is choice or (isinstance(value, str) and value == choice) for choice in choices):
+        raise OptionError(
+            f"{name} is not one of its values", expected=" or ".join(map(repr, choices)), found=repr(value)
+        )
+
+
+def check_batch(drop_last: object, ragged: object, collate_fn: object) -> None:
+    """Raise OptionError for what makes no batch."""
+    check_choice("drop_last", drop_last, (True, False))
+    check_choice("ragged", ragged, ("list", "pad", "error"))
+    if collate_fn is not None:
+        check_callable("collate_fn", collate_fn)
 
 
 def least(name: str, value: Any, bound: int = 1) -> int:

@@ -166,7 +166,8 @@ class Walk:
             return False
         name = self._steps[done].name
         one = self._next(at, self._steps[done])
-        after = None if one is None else one.starts + (one.sizes - self._elided.get(name, 0))
+        left_out = self._elided.get(name, 0)
+        after = None if one is None else one.starts + (one.sizes - left_out if left_out else one.sizes)
         if one is None or after is None or bool((after > self._stops).any()):
             self._state = (done, found, None)
             return False

@@ -28,10 +28,35 @@ class Zipped:
         numbered = [each.source for each in found if not isinstance(each.source, StreamSource) and not each.steps]
         if len(numbered) == len(found):
             return Described(_ZippedSource(numbered))
-        return Described(StreamSource(self._begin, "zip of " + ", ".join(type(part).__name__ for part in self._parts)))
+        return Described(_side_by_side([_line(part, each) for part, each in zip(self._parts, found, strict=True)]))
 
-    def _begin(self) -> Iterator[Any]:
-        return zip(*self._parts, strict=False)  # the shortest ends it, as in Python
+
+def _line(part: Any, described: Described) -> StreamSource:
+    """One part as a line of its elements, whole: ranks share out what the lines give together."""
+    from ._loader import DataLoader
+
+    if isinstance(described.source, StreamSource) and not described.steps:
+        return described.source
+    loader = part if isinstance(part, DataLoader) else DataLoader(part, batch_size=None)
+    return loader.as_line()
+
+
+def _side_by_side(lines: list[StreamSource]) -> StreamSource:
+    def set_epoch(epoch: int) -> None:
+        for line in lines:
+            if line.set_epoch is not None:
+                line.set_epoch(epoch)
+
+    def begin() -> Iterator[Any]:
+        return zip(*(line.begin() for line in lines), strict=False)  # the shortest ends it, as in Python
+
+    def close() -> None:
+        for line in lines:
+            if line.close is not None:
+                line.close()
+
+    name = "zip of " + ", ".join(line.name for line in lines)
+    return StreamSource(begin, name, any(line.once for line in lines), set_epoch, close)
 
 
 class _ZippedSource:

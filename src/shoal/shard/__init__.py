@@ -10,7 +10,7 @@ from ._build import build_index
 from ._compress import COMPRESSIONS, Compression, decompressed, reader_stream, sniff
 from ._cut import Cuts
 from ._feed import Feed, ReaderFeed, StreamFeed, SupportsRead
-from ._foresee import Reads, foresee
+from ._foresee import Reads, foresee, foresee_held
 from ._index import Blocks, Extents, IndexFacts, ShardIndex, load_index, save_index
 from ._interop_dali import export_dali_idx, import_dali
 from ._interop_energon import export_tar_idx, import_energon
@@ -32,6 +32,7 @@ from ._pack import FolderPlan, FolderSample, plan_folder
 from ._policy import ErrorLog, ErrorPolicy, OnError
 from ._raw import RawField, join_raw
 from ._record import Member, field_totals, members_of, record_of
+from ._resident import Resident
 from ._rows import Decoders, Sample
 from ._scan import Chunk, Gap, ScanOptions, scan
 from ._service import ShardingService
@@ -69,6 +70,7 @@ __all__ = [
     "RawField",
     "ReaderFeed",
     "Reads",
+    "Resident",
     "Sample",
     "SampleStream",
     "ScanOptions",
@@ -98,6 +100,7 @@ __all__ = [
     "find_index",
     "fitting_index",
     "foresee",
+    "foresee_held",
     "import_dali",
     "import_energon",
     "import_wids",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,9 +11,10 @@ import numpy.typing as npt
 
 from ._index import Blocks, LongExtents, ShardIndex
 from ._plan import plan_reads
+from ._resident import BLOCKS_AT_ONCE
 from ._source import ShardSource
 
-__all__ = ["Reads", "foresee"]
+__all__ = ["Reads", "foresee", "foresee_held"]
 
 Int64 = npt.NDArray[np.int64]
 Ranges = tuple[Int64, Int64]
@@ -32,9 +33,7 @@ class Reads:
         return Reads(self.requests + other.requests, self.bytes + other.bytes, self.wanted + other.wanted)
 
 
-def foresee(
-    source: ShardSource, rows: Int64, fields: Sequence[str] | None = None, *, raw: str | None = None
-) -> Reads:
+def foresee(source: ShardSource, rows: Int64, fields: Sequence[str] | None = None, *, raw: str | None = None) -> Reads:
     """What ``source.read(rows, fields)`` asks of the store, or ``source.raw_rows(rows, raw)``, in one call.
 
     Indexes of the shards are opened, tars are not read. Of a compressed shard each block that is touched counts once,
@@ -55,6 +54,56 @@ def foresee(
         wanted = [raw] if raw is not None else source._wanted(number, fields)  # noqa: SLF001 - one package
         total += _of_shard(source.shard(number).index, own, wanted, joined=raw is not None)
     return total
+
+
+def foresee_held(source: ShardSource, batches: Iterable[Int64], fields: Sequence[str]) -> tuple[Reads, int]:
+    """What a `Resident` over the source asks of the store for one batch after the other, and how large it gets.
+
+    By one thread; several may each read a sample of a block that the other is about to have.
+    """
+    blocks = _HeldBlocks(source)
+    requests = size = 0
+    for rows in batches:
+        filled, alone = blocks.fill(rows)
+        requests, size = requests + len(filled) + len(alone), size + int(blocks.sizes[filled].sum())
+        size += _alone_bytes(source, alone, fields)
+        if blocks.full.all():
+            break
+    return Reads(requests, size), blocks.held_bytes
+
+
+class _HeldBlocks:
+    """Which blocks of a source's shards are in memory."""
+
+    def __init__(self, source: ShardSource) -> None:
+        every = [source.shard(number) for number in range(len(source.shards))]
+        blocks = [(shard.index.blocks, start) for shard, start in zip(every, source.starts.tolist(), strict=False)]
+        known = [(one, start) for one, start in blocks if one is not None]
+        self._rows = np.concatenate([one.rows[:-1] + start for one, start in known])
+        self.sizes = np.concatenate([np.diff(one.offsets if one.stored is None else one.stored) for one, _ in known])
+        self.full = np.zeros(len(self._rows), bool)
+        self.held_bytes = sum(int(one.offsets[-1]) for one, _ in known)
+        self._most = BLOCKS_AT_ONCE if every[0].scatters else len(self._rows)
+
+    def fill(self, rows: Int64) -> tuple[Int64, Int64]:
+        """The blocks that are read for these samples, those with most of them first, and the samples read alone."""
+        blocks = np.searchsorted(self._rows, rows, "right") - 1
+        found, counts = np.unique(blocks[~self.full[blocks]], return_counts=True)
+        chosen = found[np.argsort(-counts, kind="stable")][: self._most]
+        self.full[chosen] = True
+        return chosen, rows[~self.full[blocks]]
+
+
+def _alone_bytes(source: ShardSource, rows: Int64, fields: Sequence[str]) -> int:
+    """Each from its first wanted field to its last."""
+    numbers, size = np.searchsorted(source.starts, rows, "right") - 1, 0
+    for number in np.unique(numbers).tolist():
+        extents, own = source.shard(number).index.fields, rows[numbers == number] - source.starts[number]
+        offsets = [extents[name].offset[own].astype(np.int64) for name in fields]
+        sizes = [extents[name].size[own].astype(np.int64) for name in fields]
+        starts, stops = _ranges(offsets, sizes, whole=True, alone=False)
+        size += int((stops - starts).sum())
+    return size
 
 
 def _of_shard(index: ShardIndex, rows: Int64, fields: Sequence[str] | None, *, joined: bool) -> Reads:

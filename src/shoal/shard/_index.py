@@ -44,7 +44,7 @@ class Extents:
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Runs of neighbouring samples, about a mebibyte each: the unit of sequential reading and of compression.
+    """Runs of neighbouring samples, about two mebibytes each: the unit of sequential reading and of compression.
 
     They tile the archive from its start to its end marker. ``rows``, ``offsets`` and ``stored`` have one entry more
     than there are blocks, so that block ``i`` is ``[x[i], x[i + 1])``.

@@ -22,7 +22,7 @@ from ._plan import plan_reads
 from ._raw import RawField
 from ._rows import Decoders, Sample, block_rows, decode_rows, scattered_rows, whole_rows
 
-__all__ = ["Shard"]
+__all__ = ["Shard", "damaged"]
 
 Int64 = npt.NDArray[np.int64]
 _NO_DECODERS: Decoders = {}
@@ -201,6 +201,10 @@ class Shard:
         """Whether `raw_cut` saves a copy."""
         return self._data.scatters
 
+    def read_into(self, start: int, parts: Sequence[memoryview]) -> None:
+        """Fill these parts with the tar's bytes from ``start`` on, unverified. Raises TruncatedError."""
+        self._data.read_into(start, parts)
+
     def raw_cut(
         self, rows: Int64, field: str, cuts: Cuts, outs: Sequence[memoryview], places: Int64, threads: int = 1
     ) -> RawField | None:
@@ -220,7 +224,7 @@ class Shard:
         if checked is not None:
             for at in np.flatnonzero(np.array(found.crcs, np.uint32) != checked).tolist():
                 key = self.index.keys[int(rows[at])].as_py()
-                raise _damaged(self.url, key, field, int(offsets[at]), int(checked[at]), found.crcs[at])
+                raise damaged(self.url, key, field, int(offsets[at]), int(checked[at]), found.crcs[at])
         return RawField(found.data, found.starts, found.sizes, self.index.keys.take(pa.array(rows)), (self.url,))
 
     def raw_rows(self, rows: Int64, field: str) -> RawField:
@@ -247,7 +251,7 @@ class Shard:
         ]
         for at, (crc, expected) in enumerate(zip(crcs, wanted, strict=True)):
             if crc != expected:
-                raise _damaged(
+                raise damaged(
                     self.url, self.index.keys[int(rows[at])].as_py(), field, int(part.offset[rows[at]]), expected, crc
                 )
 
@@ -263,7 +267,7 @@ class Shard:
         present = [sample.get(name) for sample in samples]
         for sample, data, wanted, row in zip(samples, present, expected, rows.tolist(), strict=True):
             if data is not None and crc32(data) != wanted:
-                raise _damaged(self.url, sample["__key__"], name, int(extents.offset[row]), wanted, crc32(data))
+                raise damaged(self.url, sample["__key__"], name, int(extents.offset[row]), wanted, crc32(data))
 
     def _find_damage(self, data: Buffer, base: int, first: int, last: int) -> None:
         """A block's checksum is wrong: name the member. When every member is right, only headers or padding differ."""
@@ -275,7 +279,7 @@ class Shard:
                 start, size = int(extents.offset[row]), int(extents.size[row])
                 found = crc32(view[start - base : start - base + size])
                 if start and found != int(extents.crc[row]):
-                    raise _damaged(self.url, self.index.keys[row].as_py(), name, start, int(extents.crc[row]), found)
+                    raise damaged(self.url, self.index.keys[row].as_py(), name, start, int(extents.crc[row]), found)
 
     def _located(self, error: ShoalError, rows: Int64, fields: Sequence[str] | None, decoders: Decoders) -> ShoalError:
         """Decode one by one to name the sample that failed."""
@@ -307,7 +311,7 @@ class Shard:
         for name, start, size, crc in members:
             value = data[start - low : start - low + size] if together else self._data.read(start, start + size)
             if self._verify and crc is not None and crc32(value) != crc:
-                raise _damaged(self.url, sample["__key__"], name, start, crc, crc32(value))
+                raise damaged(self.url, sample["__key__"], name, start, crc, crc32(value))
             sample[name] = value
         return sample
 
@@ -333,7 +337,8 @@ def _rows_per_read(index: ShardIndex, fields: Sequence[str] | None) -> int:
     return int(min(4096, max(1, (1 << 20) * len(index) // max(wanted, 1)))) if len(index) else 1
 
 
-def _damaged(url: str, key: str, field: str, offset: int, expected: int, found: int) -> ChecksumError:
+def damaged(url: str, key: str, field: str, offset: int, expected: int, found: int) -> ChecksumError:
+    """The error for a member whose checksum is wrong."""
     return ChecksumError(
         "a member's bytes changed after they were written",
         expected=f"crc32 {expected:08x}",

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-__all__ = ["ObjectInfo", "ObjectReader", "ObjectWriter", "ScatterReader", "Store"]
+__all__ = ["CopyingStore", "ObjectInfo", "ObjectReader", "ObjectWriter", "ScatterReader", "Store"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,4 +92,17 @@ class Store(Protocol):
 
     def is_folder(self, url: str) -> bool:
         """Whether other objects lie below ``url``."""
+        ...
+
+
+@runtime_checkable
+class CopyingStore(Protocol):
+    """A store that copies objects without their bytes coming here. Not every store does."""
+
+    def can_copy(self, url: str, target: str) -> bool:
+        """Whether `copy` can do this one."""
+        ...
+
+    def copy(self, url: str, target: str) -> None:
+        """Copy one object. Raises ObjectNotFoundError."""
         ...

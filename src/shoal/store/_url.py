@@ -6,7 +6,15 @@ import os
 import re
 from urllib.parse import unquote
 
-__all__ = ["base_name", "join_url", "local_path", "parent_url", "relative_url", "scheme_of"]
+__all__ = ["OBJECT_STORES", "base_name", "join_url", "local_path", "parent_url", "relative_url", "scheme_of"]
+
+OBJECT_STORES = {
+    **dict.fromkeys(["s3", "s3a"], "s3"),
+    "gs": "gs",
+    **dict.fromkeys(["az", "abfs", "abfss"], "az"),
+    **dict.fromkeys(["http", "https"], "http"),
+}
+"""Schemes that obstore serves, and the kind of service each one is."""
 
 # Two letters at least, so that a Windows drive ("C:\\data") stays a path.
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+)://")

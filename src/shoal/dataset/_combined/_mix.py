@@ -87,7 +87,7 @@ def mix(
         >>> for name, count in (("a", 6), ("b", 3)):
         ...     with shoal.ShardWriter(f"memory://doc/mix/{name}/x-%06d.tar") as writer:
         ...         for number in range(count):
-        ...             writer.write({"__key__": f"{name}{number}"})
+        ...             writer.write({"__key__": f"{name}{number}", "cls": number})
         >>> a, b = shoal.Dataset("memory://doc/mix/a"), shoal.Dataset("memory://doc/mix/b")
         >>> shoal.mix([a, b]).keys()
         ['a0', 'b0', 'a1', 'a2', 'b1', 'a3', 'a4', 'b2', 'a5']

@@ -1,0 +1,245 @@
+"""HDF5: datasets that are equally long, a sample for each row of them."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shoal.errors import DecodeError, EncodeError, FieldError, MissingExtraError
+from shoal.store import ObjectReader
+
+from ._parts import Values, runs_of
+from ._plain import as_member, is_bytes
+from ._range_file import file_for
+
+__all__ = ["Column", "Hdf5Part", "import_h5py", "open_columns"]
+
+Int64 = npt.NDArray[np.int64]
+_KEPT_BYTES = 64 << 20
+_MOST_AT_ONCE = 32 << 20
+
+
+def import_h5py() -> ModuleType:
+    """The library. Raises MissingExtraError."""
+    try:
+        import h5py
+    except ImportError as error:
+        raise MissingExtraError(
+            "the package h5py cannot be imported", found=error, hint="pip install 'shoal[hdf5]'"
+        ) from error
+    module: ModuleType = h5py
+    return module
+
+
+class Hdf5Part:
+    """One open HDF5 file.
+
+    Values that lie in the file as they are, are read from it without the library, which lets one thread work at a time;
+    chunks are kept when they were unpacked, for the rows that are asked for next.
+    """
+
+    def __init__(self, reader: ObjectReader, group: str = "/") -> None:
+        self._reader = reader
+        self._group = group
+        self._lock = threading.RLock()
+        self._kept: OrderedDict[tuple[str, int], Any] = OrderedDict()
+        self._kept_bytes = 0
+
+    @functools.cached_property
+    def _datasets(self) -> dict[str, Any]:
+        h5py = import_h5py()
+        try:
+            file = h5py.File(file_for(self._reader), "r")
+        except OSError as error:
+            raise DecodeError("this is no HDF5 file, or it is damaged", found=error) from error
+        if self._group not in file or not isinstance(file[self._group], h5py.Group):
+            raise FieldError("no such group", expected=" or ".join(file), found=self._group)
+        found: dict[str, Any] = {}
+        root = file[self._group]
+        root.visititems(lambda name, node: found.update({name: node}) if isinstance(node, h5py.Dataset) else None)
+        _check_lengths(found)
+        return found
+
+    def __len__(self) -> int:
+        return next((len(dataset) for dataset in self._datasets.values()), 0)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The datasets, by their paths below the group."""
+        return tuple(self._datasets)
+
+    @functools.cached_property
+    def _stored_at(self) -> dict[str, int]:
+        """Where the values of datasets begin that lie in the file as they are."""
+        found = {}
+        for name, dataset in self._datasets.items():
+            at = dataset.id.get_offset() if dataset.chunks is None else None
+            plain = dataset.dtype.kind in "iufcb" and dataset.dtype.metadata is None
+            user_block = dataset.file.userblock_size
+            if at is not None and plain and not user_block and not dataset.external:
+                found[name] = at
+        return found
+
+    def read(self, rows: Int64, fields: Sequence[str] | None) -> list[Values]:
+        """These rows of each dataset."""
+        names = [name for name in self._datasets if fields is None or name in fields]
+        try:
+            columns = [self._column(name, rows) for name in names]
+        except OSError as error:
+            if isinstance(error, DecodeError):
+                raise
+            raise DecodeError("the HDF5 file is damaged", found=error) from error
+        if not columns:
+            return [{} for _ in range(len(rows))]
+        return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+
+    def _column(self, name: str, rows: Int64) -> list[Any]:
+        dataset = self._datasets[name]
+        if name in self._stored_at:
+            return self._plain_rows(name, dataset, rows)
+        with self._lock:
+            return _items(dataset, self._chunked_rows(name, dataset, rows))
+
+    def _plain_rows(self, name: str, dataset: Any, rows: Int64) -> list[Any]:
+        base, shape, dtype = self._stored_at[name], dataset.shape[1:], dataset.dtype
+        size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        low, high = int(rows.min(initial=0)), int(rows.max(initial=-1)) + 1
+        if size * (high - low) <= min(_MOST_AT_ONCE, max(1 << 20, 4 * size * len(rows))):
+            data = self._reader.read(base + low * size, base + high * size)
+            array = np.frombuffer(data, dtype).reshape(high - low, *shape)
+            array = array if len(rows) == high - low and bool((np.diff(rows) == 1).all()) else array[rows - low]
+            return array.tolist() if array.ndim == 1 else list(array)
+        starts = [base + row * size for row in rows.tolist()]
+        parts = self._reader.read_many(starts, [start + size for start in starts])
+        arrays = [np.frombuffer(part, dtype).reshape(shape) for part in parts]
+        return [array.item() for array in arrays] if not shape else arrays
+
+    def _chunked_rows(self, name: str, dataset: Any, rows: Int64) -> list[Any]:
+        """Rows out of chunks, each of which is unpacked once for all rows that it holds."""
+        length = dataset.chunks[0] if dataset.chunks else max(1, min(len(dataset), 1024))
+        found: list[Any] = [None] * len(rows)
+        numbers = rows // length
+        for number in np.unique(numbers).tolist():
+            chunk = self._chunk(name, dataset, number, length)
+            places = np.flatnonzero(numbers == number)
+            for place, row in zip(places.tolist(), (rows[places] - number * length).tolist(), strict=True):
+                found[place] = chunk[row]
+        return found
+
+    def _chunk(self, name: str, dataset: Any, number: int, length: int) -> Any:
+        kept = self._kept.pop((name, number), None)
+        if kept is None:
+            kept = dataset[number * length : (number + 1) * length]
+            if kept.dtype.kind != "O":
+                kept.flags.writeable = False
+            self._kept_bytes += kept.nbytes
+        self._kept[name, number] = kept
+        while self._kept_bytes > _KEPT_BYTES and len(self._kept) > 1:
+            self._kept_bytes -= self._kept.popitem(last=False)[1].nbytes
+        return kept
+
+    def runs(self, fields: Sequence[str] | None) -> Iterator[list[Values]]:
+        """All rows in order."""
+        return runs_of(self, fields)
+
+
+def _check_lengths(datasets: dict[str, Any]) -> None:
+    lengths = {name: dataset.shape[0] if dataset.shape else None for name, dataset in datasets.items()}
+    if len(set(lengths.values())) > 1 or None in lengths.values():
+        said = ", ".join(f"{name}: {'a single value' if n is None else n}" for name, n in lengths.items())
+        raise DecodeError(
+            "the datasets of the file are not equally long", found=said, hint="name the group that holds the samples"
+        )
+
+
+def _items(dataset: Any, values: list[Any]) -> list[Any]:
+    """Rows as samples have them: texts as ``str``, runs of bytes as ``bytes``, single numbers as Python's."""
+    h5py = import_h5py()
+    if h5py.check_string_dtype(dataset.dtype) is not None:
+        return [_text(value) for value in values]
+    inner = h5py.check_vlen_dtype(dataset.dtype)
+    if inner == np.uint8:
+        return [value.tobytes() for value in values]
+    return [value.item() if isinstance(value, np.generic) and value.dtype.names is None else value for value in values]
+
+
+def _text(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return [_text(item) for item in value.tolist()]
+    return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)
+
+
+class Column:
+    """A dataset that grows."""
+
+    def __init__(self, dataset: Any, convert: Callable[[list[Any]], Any]) -> None:
+        self._dataset = dataset
+        self._convert = convert
+        # Several rows that happen to be equally long would be taken for one array of two axes.
+        self._by_row = import_h5py().check_vlen_dtype(dataset.dtype) is not None
+
+    def append(self, values: list[Any]) -> None:
+        """Write rows after those that are there. Raises EncodeError where they do not fit."""
+        try:
+            rows = self._convert(values)
+            start = len(self._dataset)
+            self._dataset.resize(start + len(values), axis=0)
+            if self._by_row:
+                for at, row in enumerate(rows):
+                    self._dataset[start + at] = row
+            else:
+                self._dataset[start:] = rows
+        except (TypeError, ValueError) as error:
+            if isinstance(error, EncodeError):
+                raise
+            raise EncodeError("later values are of another kind", found=error, field=self._dataset.name) from error
+
+
+def open_columns(
+    file: Any, batch: Sequence[tuple[str, Mapping[str, Any]]], compression: str | None
+) -> dict[str, Column]:
+    """A dataset for each field of these samples, of the kind that their values have."""
+    names = dict.fromkeys(name for _, row in batch for name in row)
+    return {name: _column(file, name, [row.get(name) for _, row in batch], compression) for name in names}
+
+
+def _column(file: Any, name: str, values: list[Any], compression: str | None) -> Column:
+    h5py = import_h5py()
+    if all(isinstance(value, str) for value in values):
+        return Column(_grown(file, name, (), h5py.string_dtype()), _objects)
+    if all(is_bytes(value) for value in values):
+        return Column(_grown(file, name, (), h5py.vlen_dtype(np.uint8)), _byte_rows)
+    shapes = {np.shape(value) for value in values if isinstance(value, (np.ndarray, np.generic, int, float))}
+    arrays = [np.asarray(value) for value in values] if shapes and not any(value is None for value in values) else []
+    if len(arrays) == len(values) and len(shapes) == 1 and arrays and arrays[0].dtype.kind in "iufcb":
+        dtype = np.result_type(*arrays)
+        return Column(_grown(file, name, arrays[0].shape, dtype, compression), lambda rows: np.asarray(rows, dtype))
+    if arrays and all(array.ndim == 1 and array.dtype.kind in "iuf" for array in arrays):
+        return Column(_grown(file, name, (), h5py.vlen_dtype(np.result_type(*arrays))), _objects)
+    member = as_member(name, values[0])[0]
+    return Column(
+        _grown(file, member, (), h5py.vlen_dtype(np.uint8)),
+        lambda rows: _byte_rows([as_member(name, row)[1] for row in rows]),
+    )
+
+
+def _grown(file: Any, name: str, shape: tuple[int, ...], dtype: Any, compression: str | None = None) -> Any:
+    return file.create_dataset(name, (0, *shape), dtype, maxshape=(None, *shape), compression=compression, chunks=True)
+
+
+def _objects(rows: list[Any]) -> Any:
+    found = np.empty(len(rows), object)
+    for at, row in enumerate(rows):
+        found[at] = row
+    return found
+
+
+def _byte_rows(rows: list[Any]) -> list[Any]:
+    return [np.frombuffer(row, np.uint8) for row in rows]

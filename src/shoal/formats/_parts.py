@@ -1,0 +1,326 @@
+"""Files with many samples each as one numbered sequence: what Parquet, HDF5, TFRecord, CSV and their like share."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from shoal.errors import CodecError, FieldError, PositionError, SampleKeyError, ShoalError
+from shoal.shard import Decoders, ErrorLog, Sample
+from shoal.store import ObjectInfo, ObjectReader, store_for
+
+from ._files import identity_of
+
+__all__ = ["KEY", "Part", "PartSource", "Values", "decode_values", "number_key", "runs_of"]
+
+KEY = "__key__"
+"""The field of a file that holds the keys of its samples, where it has one."""
+Values = dict[str, Any]
+Int64 = npt.NDArray[np.int64]
+_NO_DECODERS: Decoders = {}
+_MOST_OPEN = 16
+_RUN = 256
+
+
+class Part(Protocol):
+    """One open file. Safe to use from several threads."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def fields(self) -> tuple[str, ...]: ...
+
+    def read(self, rows: Int64, fields: Sequence[str] | None) -> list[Values]:
+        """The values of these rows, in this order; a row may lack a field."""
+        ...
+
+    def runs(self, fields: Sequence[str] | None) -> Iterator[list[Values]]:
+        """All rows in order, in runs as long as is good to read at once."""
+        ...
+
+
+def runs_of(part: Part, fields: Sequence[str] | None, size: int = _RUN) -> Iterator[list[Values]]:
+    """All rows of a part in order, read some at a time."""
+    for start in range(0, len(part), size):
+        yield part.read(np.arange(start, min(start + size, len(part))), fields)
+
+
+def number_key(number: int) -> str:
+    """The key of a sample that has none of its own."""
+    return f"{number:09d}"
+
+
+def decode_values(samples: Sequence[Sample], decoders: Decoders) -> None:
+    """Decode the fields that are bytes; values of other types are what they are."""
+    names = dict.fromkeys(name for sample in samples for name in sample)
+    for name in names:
+        if name.startswith("__") or name not in decoders:
+            continue
+        decode = decoders[name]
+        for sample in samples:
+            value = sample.get(name)
+            if isinstance(value, (bytes, memoryview)):
+                sample[name] = _decoded(decode, value, sample, name)
+
+
+def _decoded(decode: Callable[[Any], Any], value: Any, sample: Sample, field: str) -> Any:
+    try:
+        return decode(value)
+    except CodecError as error:
+        raise error.at(shard=sample["__url__"], key=sample[KEY], field=field) from error.__cause__
+
+
+class Located(Protocol):
+    """What knows which files there are."""
+
+    def find(self) -> tuple[ObjectInfo, ...]: ...
+
+
+class PartSource:
+    """Files of one format as one sequence. They open when they are first needed, and the least used close again."""
+
+    def __init__(
+        self,
+        name: str,
+        files: Located,
+        open_part: Callable[[ObjectReader], Part],
+        *,
+        key: str | None = None,
+        told: Mapping[str, Any] | None = None,
+        most_open: int = _MOST_OPEN,
+        counts: Callable[[], Sequence[int]] | None = None,
+    ) -> None:
+        self._name = name
+        self._files = files
+        self._open_part = open_part
+        self._asked_key = key
+        self._told = dict(told or {})
+        self._most_open = most_open
+        self._counts = counts
+        self._open: OrderedDict[int, Part] = OrderedDict()
+        self._lock = threading.RLock()
+
+    @functools.cached_property
+    def infos(self) -> tuple[ObjectInfo, ...]:
+        """The files."""
+        return self._files.find()
+
+    @property
+    def identity(self) -> str:
+        """Equal for equal files, wherever they lie."""
+        return identity_of([self._name, self._asked_key, sorted(self._told.items())], self.infos)
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    @functools.cached_property
+    def starts(self) -> Int64:
+        """The number of each file's first sample, and the total at the end."""
+        known = None if self._counts is None else self._counts()
+        counts = [self._length(number) for number in range(len(self.infos))] if known is None else known
+        return np.concatenate(([0], np.cumsum(counts, dtype=np.int64))).astype(np.int64)
+
+    def _length(self, number: int) -> int:
+        try:
+            return len(self.part(number))
+        except ShoalError as error:
+            raise error.at(shard=self.infos[number].url) from error.__cause__
+
+    def part(self, number: int) -> Part:
+        """An open file."""
+        with self._lock:
+            found = self._open.get(number)
+            if found is None:
+                found = self._open[number] = self._opened(self.infos[number])
+                if len(self._open) > self._most_open:
+                    self._open.popitem(last=False)  # closed when its last reader lets go of it
+            self._open.move_to_end(number)
+            return found
+
+    def _opened(self, info: ObjectInfo) -> Part:
+        reader = store_for(info.url).open(info.url)
+        try:
+            return self._open_part(reader)
+        except ShoalError as error:
+            reader.close()
+            raise error.at(shard=info.url) from error.__cause__
+        except BaseException:
+            reader.close()
+            raise
+
+    @functools.cached_property
+    def _stored(self) -> tuple[str, ...]:
+        """What the first file has, the column of keys included: asking all of them would open a whole folder."""
+        try:
+            return self.part(0).fields
+        except ShoalError as error:
+            raise error.at(shard=self.infos[0].url) from error.__cause__
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields of the first file."""
+        return tuple(name for name in self._stored if name != KEY)
+
+    @functools.cached_property
+    def _key(self) -> str | None:
+        """The field that keys are taken from; None where samples are numbered."""
+        if self._asked_key is not None and self._asked_key not in self._stored:
+            raise FieldError("no such field", expected=" or ".join(self.fields), found=self._asked_key)
+        return self._asked_key or (KEY if KEY in self._stored else None)
+
+    def read(self, rows: Int64, fields: Sequence[str] | None = None, decoders: Decoders = _NO_DECODERS) -> list[Sample]:
+        """The samples with these numbers, in this order: each file is asked once for all it holds."""
+        rows = self._checked(rows)
+        found: list[Sample] = [{}] * len(rows)
+        for number, places in self._by_part(rows):
+            own = rows[places]
+            values = self._read_part(number, own - self.starts[number], fields)
+            samples = self._samples(number, own.tolist(), values, fields)
+            for place, sample in zip(places.tolist(), samples, strict=True):
+                found[place] = sample
+        decode_values(found, decoders)
+        return found
+
+    def _by_part(self, rows: Int64) -> Iterator[tuple[int, Int64]]:
+        numbers = np.searchsorted(self.starts, rows, "right") - 1
+        if len(rows) and bool((numbers == numbers[0]).all()):
+            yield int(numbers[0]), np.arange(len(rows))
+            return
+        for number in np.unique(numbers).tolist():
+            yield number, np.flatnonzero(numbers == number)
+
+    def _read_part(self, number: int, rows: Int64, fields: Sequence[str] | None) -> list[Values]:
+        try:
+            return self.part(number).read(rows, self._with_key(fields))
+        except ShoalError as error:
+            raise error.at(shard=self.infos[number].url) from error.__cause__
+
+    def _with_key(self, fields: Sequence[str] | None) -> Sequence[str] | None:
+        if fields is None or self._key is None or self._key in fields:
+            return fields
+        return [*fields, self._key]
+
+    def _samples(
+        self, number: int, rows: Sequence[int], values: list[Values], fields: Sequence[str] | None
+    ) -> list[Sample]:
+        url, key = self.infos[number].url, self._key
+        if key is None:
+            return [
+                {KEY: f"{row:09d}", "__url__": url, **row_values} for row, row_values in zip(rows, values, strict=True)
+            ]
+        drop = key == KEY or (fields is not None and key not in fields)
+        samples = []
+        for row, row_values in zip(rows, values, strict=True):
+            name = row_values.pop(key, None) if drop else row_values.get(key)
+            samples.append({KEY: number_key(row) if name is None else _text(name), "__url__": url, **row_values})
+        return samples
+
+    def _checked(self, rows: Int64) -> Int64:
+        rows = np.asarray(rows, np.int64)
+        outside = (rows < 0) | (rows >= len(self))
+        if outside.any():
+            raise PositionError(
+                "no sample at this position", expected=f"0 to {len(self) - 1}", found=int(rows[outside][0])
+            )
+        return rows
+
+    def stream(
+        self, fields: Sequence[str] | None = None, decoders: Decoders = _NO_DECODERS, log: ErrorLog | None = None
+    ) -> Iterator[list[Sample]]:
+        """All samples in order; where ``log`` goes on, without those that cannot be read."""
+        log = log or ErrorLog()
+        first = 0
+        for number in range(len(self.infos)):
+            done = 0
+            for rows, values in self._part_runs(number, self._with_key(fields), log):
+                samples = self._samples(number, [first + row for row in rows], values, fields)
+                decode_values(samples, decoders)
+                yield samples
+                done = rows[-1] + 1 if len(rows) else done
+            first += done
+
+    def _part_runs(
+        self, number: int, fields: Sequence[str] | None, log: ErrorLog
+    ) -> Iterator[tuple[Sequence[int], list[Values]]]:
+        """The rows of one file with their numbers in it; after damage, one row at a time."""
+        done = 0
+        try:
+            for values in self.part(number).runs(fields):
+                yield range(done, done + len(values)), values
+                done += len(values)
+        except ShoalError as error:
+            if not log.goes_on:
+                raise error.at(shard=self.infos[number].url) from error.__cause__
+            yield from self._sound_rows(number, done, fields, log, error)
+
+    def _sound_rows(
+        self, number: int, start: int, fields: Sequence[str] | None, log: ErrorLog, error: ShoalError
+    ) -> Iterator[tuple[Sequence[int], list[Values]]]:
+        try:
+            length = self._length(number)
+        except ShoalError:  # where rows begin is not known either, so the rest of the file is one loss
+            log.handle(error.at(shard=self.infos[number].url))
+            return
+        for row in range(start, length):
+            try:
+                yield [row], self._read_part(number, np.array([row]), fields)
+            except ShoalError as lost:
+                log.handle(lost)
+
+    def find(self, key: str) -> int:
+        """The number of the first sample with this key. Raises SampleKeyError, which suggests near ones."""
+        number = self._numbered(key) if self._key is None else self._number_by_key.get(key)
+        if number is None:
+            raise SampleKeyError("no sample has this key", found=repr(key), hint=self._near(key))
+        return number
+
+    def _numbered(self, key: str) -> int | None:
+        number = int(key) if key.isascii() and key.isdigit() else -1
+        return number if 0 <= number < len(self) and number_key(number) == key else None
+
+    @functools.cached_property
+    def _number_by_key(self) -> dict[str, int]:
+        numbers: dict[str, int] = {}
+        for number, key in enumerate(self._all_keys):
+            numbers.setdefault(key, number)
+        return numbers
+
+    @functools.cached_property
+    def _all_keys(self) -> list[str]:
+        return [sample[KEY] for run in self.stream(()) for sample in run]
+
+    def _near(self, key: str) -> str | None:
+        some = self.keys(np.arange(min(2000, len(self))))
+        near = difflib.get_close_matches(key, some, n=3, cutoff=0.6) or some[:1]
+        return f"did you mean {' or '.join(map(repr, near))}?" if near else None
+
+    def keys(self, rows: Int64) -> list[str]:
+        """The keys of these samples."""
+        rows = self._checked(rows)
+        if self._key is None:
+            return [number_key(row) for row in rows.tolist()]
+        if 4 * len(rows) < len(self):
+            return [sample[KEY] for sample in self.read(rows, ())]
+        return [self._all_keys[row] for row in rows.tolist()]
+
+    def table(self, columns: Sequence[str]) -> pa.Table:
+        """The keys; these formats have no metadata columns."""
+        for name in columns:
+            if name != KEY:
+                raise FieldError("no such column", expected=KEY, found=name)
+        keys = pa.array(self.keys(np.arange(len(self))), pa.string())
+        return pa.table([keys] * len(columns), names=list(columns))
+
+
+def _text(name: Any) -> str:
+    if isinstance(name, (bytes, memoryview)):
+        return str(name, "utf-8", "replace")
+    return str(name)

@@ -1,0 +1,270 @@
+"""One range of one object, whatever happens on the way: repeated from the last good byte, or a clear error."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from shoal.errors import ObjectChangedError, StoreError
+
+from ._clients import Address, Clients, address_of, clients_for, forget_clients
+from ._foreign import FOREIGN, Failure, failure_of, our_error, short_answer
+from ._gate import hold_all
+from ._options import StoreOptions, gates_for, options_for, shown
+from ._signed import open_signed
+from ._traffic import request
+
+__all__ = [
+    "Answer",
+    "Known",
+    "Place",
+    "RequestFailed",
+    "fetch",
+    "head",
+    "joined",
+    "known_of",
+    "place_of",
+    "version_of_etag",
+]
+
+_CHUNK = 1 << 20
+"""Bytes held at once of an answer under way: what a broken connection can lose."""
+_PROGRESS = 256 << 10
+"""A connection that brought this many bytes before it broke was a good one: retries are counted anew."""
+_NO_SUCH_RANGE = 416
+_FIRST_WAIT, _LONGEST_WAIT = 0.1, 20.0
+_FIRST_WAIT_THROTTLED = 0.5
+_LONGEST_ASKED = 300.0
+"""A server that asks for more than this, in seconds, is not waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A URL, and all that is needed to ask for it."""
+
+    url: str
+    address: Address
+    options: StoreOptions
+
+    @property
+    def clients(self) -> Clients:
+        return clients_for(self.url, self.address)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Which object an answer was of."""
+
+    size: int
+    version: str
+    etag: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a request brought, and of which object."""
+
+    pieces: list[bytes]
+    """In pieces, as they came: whoever wants them whole joins them with others at once."""
+    known: Known
+
+    @property
+    def data(self) -> bytes:
+        return joined(self.pieces)
+
+
+class RequestFailed(Exception):  # noqa: N818 - never leaves this package
+    """A request that failed, with what is known of why."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.summary)
+        self.failure = failure
+        self.summary = failure.summary
+
+
+def joined(pieces: Sequence[bytes]) -> bytes:
+    """All pieces as one; a single one as it is."""
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def place_of(url: str) -> Place:
+    """Raises StoreError for a URL that is none of an object store."""
+    return Place(url, address_of(url), options_for(url))
+
+
+def version_of(meta: Any) -> str:
+    """What changes with the bytes: the ETag, and where there is none the time and the size."""
+    if meta["e_tag"]:
+        return version_of_etag(meta["e_tag"])
+    return f"{meta['last_modified'].isoformat()}-{meta['size']}"
+
+
+def version_of_etag(etag: str) -> str:
+    """Azure quotes it in answers and not in lists."""
+    return etag.replace('"', "")
+
+
+def known_of(meta: Any) -> Known:
+    return Known(meta["size"], version_of(meta), meta["e_tag"])
+
+
+# ------------------------------------------------------------------------------------------------------------ retrying
+
+
+class Patience:
+    """How often, and how long, one request is still worth repeating."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._left = place.options.retries
+        self._waits = 0
+        self._renewed = False
+        self.attempts = 0
+        self.signed = False
+        """Whether the next attempt should be one whose headers we see: obstore does not show Retry-After."""
+
+    def give_up_or_wait(self, failure: Failure) -> None:
+        """Wait before the next attempt, or raise the error of ours when there should be none."""
+        self.attempts += 1
+        if failure.denied and not failure.no_credentials and not self._renewed:
+            self._renewed = True  # they may have expired earlier than they said, or have been replaced in their file
+            if forget_clients(self._place.url, self._place.address):
+                return
+        asked = failure.retry_after
+        if not failure.passing or self._left == 0 or (asked or 0) > _LONGEST_ASKED:
+            raise our_error(failure, self._place.url, attempts=self.attempts) from None
+        self._left -= 1
+        self.signed = failure.throttled
+        _hold_off(self._place.address.root, self._backoff(failure) if asked is None else asked, failure.throttled)
+
+    def refresh(self) -> None:
+        """Begin to count anew."""
+        self._left, self._waits = self._place.options.retries, 0
+
+    def _backoff(self, failure: Failure) -> float:
+        first = _FIRST_WAIT_THROTTLED if failure.throttled else _FIRST_WAIT
+        longest = min(_LONGEST_WAIT, first * 2**self._waits)
+        self._waits += 1
+        return random.uniform(longest / 2, longest)  # noqa: S311 - spreads retries, guards nothing
+
+
+_NOT_BEFORE: dict[str, float] = {}
+"""When a server that was asked too much may be asked again: all threads wait, not only the one that was told."""
+
+
+def _hold_off(root: str, seconds: float, everybody: bool) -> None:
+    if everybody:
+        _NOT_BEFORE[root] = max(_NOT_BEFORE.get(root, 0.0), time.monotonic() + seconds)
+    threading.Event().wait(seconds)
+
+
+def _wait_turn(root: str) -> None:
+    left = _NOT_BEFORE.get(root, 0.0) - time.monotonic()
+    if left > 0:
+        threading.Event().wait(min(left, _LONGEST_ASKED))
+
+
+# ------------------------------------------------------------------------------------------------------------ requests
+
+
+def head(place: Place) -> Known:
+    """What is known of an object without reading it. Raises the errors of `our_error`."""
+    patience = Patience(place)
+    while True:
+        try:
+            return _head_once(place, patience.attempts > 0)
+        except RequestFailed as failed:
+            patience.give_up_or_wait(failed.failure)
+
+
+def _head_once(place: Place, retry: bool) -> Known:
+    clients = place.clients
+    _wait_turn(place.address.root)
+    with hold_all(gates_for(place.url)), request("HEAD", place.url, clients.endpoint, retry=retry):
+        try:
+            return known_of(clients.once.head(place.address.path))
+        except FOREIGN as error:
+            raise RequestFailed(failure_of(error)) from None
+
+
+def fetch(place: Place, start: int, stop: int | None, known: Known | None = None) -> Answer:
+    """The bytes ``[start, stop)`` of the object, fewer only where it ends; of the ``known`` one and no other.
+
+    ``stop`` None asks for the whole object, without a range. A connection that breaks is taken up again after the last
+    byte that came. Raises ObjectChangedError when another object is there, and the other errors of `our_error`.
+    """
+    patience, pieces = Patience(place), list[bytes]()
+    at = resumed = start
+    while True:
+        failure = short_answer()
+        try:
+            with closing(_chunks(place, at, stop, known, patience)) as chunks:
+                for found, chunk in chunks:
+                    known = _same(found, known, place.url)
+                    if chunk:
+                        pieces.append(chunk)
+                        at += len(chunk)
+        except RequestFailed as failed:
+            failure = failed.failure
+        if known is not None and at >= (known.size if stop is None else min(stop, known.size)):
+            return Answer(pieces, known)
+        if failure.status == _NO_SUCH_RANGE and start == 0 and known is None and stop is not None:
+            return fetch(place, 0, None)  # an object without a first byte is empty
+        if at - resumed >= _PROGRESS:
+            patience.refresh()
+        resumed = at
+        patience.give_up_or_wait(failure)
+
+
+def _same(found: Known, known: Known | None, url: str) -> Known:
+    if known is not None and (found.version, found.size) != (known.version, known.size):
+        raise ObjectChangedError(
+            "the object was replaced while it was read",
+            expected=f"{known.size} bytes, version {known.version}",
+            found=f"{found.size} bytes, version {found.version} at {shown(url)}",
+            hint="open it again to have the new one",
+        )
+    return found
+
+
+def _chunks(
+    place: Place, start: int, stop: int | None, known: Known | None, patience: Patience
+) -> Generator[tuple[Known, bytes]]:
+    """One attempt, in pieces as they come; the first says which object it is even when it is empty."""
+    clients = place.clients
+    match = known.etag if known is not None and known.etag and not known.etag.startswith("W/") else None
+    _wait_turn(place.address.root)
+    retry = patience.attempts > 0
+    with hold_all(gates_for(place.url)), request("GET", place.url, clients.endpoint, retry=retry) as made:
+        try:
+            if patience.signed and (
+                answer := open_signed(place.url, place.address, clients, place.options, start, stop, match)
+            ):
+                pieces: Iterator[tuple[Any, bytes]] = answer
+            else:
+                pieces = _ask(clients, place.address.path, start, stop, match)
+            for meta, piece in pieces:
+                made.came(len(piece))
+                yield known_of(meta), piece
+        except StoreError:
+            raise
+        except FOREIGN as error:
+            raise RequestFailed(getattr(error, "failure", None) or failure_of(error)) from None
+
+
+def _ask(clients: Clients, path: str, start: int, stop: int | None, match: str | None) -> Iterator[tuple[Any, bytes]]:
+    options: dict[str, Any] = {"range": (start, stop)} if stop is not None else {}
+    if stop is None and start:
+        options["range"] = {"offset": start}
+    if match is not None:
+        options["if_match"] = match
+    result = clients.once.get(path, options=options)
+    meta = result.meta
+    yield meta, b""
+    for piece in result.stream(_CHUNK):
+        yield meta, piece

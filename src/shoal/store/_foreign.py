@@ -1,0 +1,181 @@
+"""The one place where obstore's errors become ours; nothing of what they say is passed on unread.
+
+obstore's texts hold whole requests and answers, and those may hold signatures. So only facts are taken from them: the
+kind, the HTTP status, the service's own code.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from obstore import exceptions as foreign
+
+from shoal.errors import (
+    AccessDeniedError,
+    ObjectChangedError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    StoreError,
+    StoreTimeoutError,
+)
+
+from ._options import shown
+
+__all__ = ["FOREIGN", "Failure", "failure_of", "our_error", "short_answer"]
+
+FOREIGN: tuple[type[Exception], ...] = (foreign.BaseError, OSError, ValueError)
+"""What a call of obstore may raise."""
+
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+_KIND = re.compile(r"HttpError \{\s*kind: (\w+)")
+_PASSING = frozenset({408, 429, 500, 502, 503, 504})
+_THROTTLED = frozenset({429, 503})
+_DENIED_CODES = frozenset(
+    {
+        "AccessDenied",
+        "SignatureDoesNotMatch",
+        "InvalidAccessKeyId",
+        "ExpiredToken",
+        "InvalidToken",
+        "TokenRefreshRequired",
+    }
+)
+_ELSEWHERE_CODES = frozenset(
+    {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
+)
+_NO_CREDENTIALS = (
+    "169.254.169.254",
+    "169.254.170.2",
+    "/latest/api/token",
+    "/latest/meta-data",
+    "metadata.google.internal",
+)
+"""Where a machine in the cloud asks for its own credentials; elsewhere nobody answers."""
+_BROKEN = {
+    "Connect": "the server cannot be reached",
+    "Timeout": "the server did not answer in time",
+    "Interrupted": "the connection broke",
+    "Request": "the connection broke",
+    "Decode": "the answer cannot be understood",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What is known of a request that failed."""
+
+    kind: str
+    """The name of obstore's error."""
+    status: int | None = None
+    code: str | None = None
+    broken: str | None = None
+    """How the connection failed, where it did."""
+    no_credentials: bool = False
+    retry_after: float | None = None
+    """Seconds the server asked us to wait."""
+
+    @property
+    def passing(self) -> bool:
+        """Whether the same request may succeed later."""
+        if self.no_credentials:
+            return False
+        return self.status in _PASSING if self.status is not None else self.broken not in (None, "Decode")
+
+    @property
+    def throttled(self) -> bool:
+        """Whether the server said that there are too many requests."""
+        return self.status in _THROTTLED
+
+    @property
+    def denied(self) -> bool:
+        """Whether other credentials might help."""
+        named = self.kind in ("PermissionDeniedError", "UnauthenticatedError") or self.status in (401, 403)
+        return named or self.no_credentials or self.code in _DENIED_CODES
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the bucket is in another region than the one asked."""
+        return self.status in (301, 307, 308) or self.code in _ELSEWHERE_CODES
+
+    @property
+    def summary(self) -> str:
+        """A few words for a log."""
+        words = [str(self.status) if self.status is not None else None, self.code, self.broken]
+        return " ".join(word for word in words if word) or self.kind
+
+
+def failure_of(error: BaseException) -> Failure:
+    """The facts in an error of obstore.
+
+    Example:
+        >>> failure_of(foreign.GenericError("non-2xx status code: 503 Slow Down <Code>SlowDown</Code>")).summary
+        '503 SlowDown'
+    """
+    text = str(error)
+    status, code, kind = (found[1] if (found := each.search(text)) else None for each in (_STATUS, _CODE, _KIND))
+    if kind is None and status is None and re.search(r"timed ?out", text, re.IGNORECASE):
+        kind = "Timeout"
+    head = text.partition("Debug source")[0]
+    return Failure(
+        type(error).__name__,
+        int(status) if status else None,
+        code,
+        kind,
+        no_credentials=any(host in head for host in _NO_CREDENTIALS),
+    )
+
+
+def short_answer() -> Failure:
+    """An answer that ended before all bytes had come, though the server said it was whole."""
+    return Failure("ShortAnswer", broken="Interrupted")
+
+
+def our_error(failure: Failure, url: str, *, attempts: int = 1) -> StoreError:
+    """The error of ours that says this."""
+    place = shown(url)
+    tried = f"{attempts} attempts" if attempts > 1 else None
+    if failure.code == "NoSuchBucket":
+        return ObjectNotFoundError("no such bucket", found=place, hint="check the name and the endpoint")
+    if failure.status in (404, 410) or (failure.kind == "FileNotFoundError" and failure.status is None):
+        return ObjectNotFoundError("no such object", found=place)
+    if failure.kind == "AlreadyExistsError":
+        return ObjectExistsError("the object exists already", found=place)
+    if failure.kind in ("PreconditionError", "NotModifiedError") or failure.status in (409, 412):
+        return ObjectChangedError(
+            "the object was replaced while it was in use", found=place, hint="open it again to have the new one"
+        )
+    if failure.denied:
+        return _denied(failure, place)
+    if failure.broken == "Timeout":
+        return StoreTimeoutError("the server did not answer in time", found=_with(place, tried), hint="see `timeout`")
+    hint = "set the bucket's region: shoal.store.configure(region=...)" if failure.elsewhere else None
+    return StoreError(_reason(failure), found=_with(place, tried), hint=hint)
+
+
+def _denied(failure: Failure, place: str) -> StoreError:
+    hint = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or a profile, or shoal.store.configure(...)"
+    if failure.no_credentials:
+        return AccessDeniedError(
+            "no credentials were found", found=place, hint=f"{hint} with anonymous=True for public data"
+        )
+    if failure.kind == "UnauthenticatedError" and failure.status is None:
+        return AccessDeniedError("the credential provider failed", found=place, hint="call it by hand to see why")
+    return AccessDeniedError(f"access denied ({failure.summary})", found=place, hint=f"check the credentials: {hint}")
+
+
+def _reason(failure: Failure) -> str:
+    if failure.status is not None:
+        return f"the server answered {failure.status}{f' {failure.code}' if failure.code else ''}"
+    if failure.broken is not None:
+        return _BROKEN.get(failure.broken, "the connection broke")
+    if failure.kind == "InvalidPathError":
+        return "an object store cannot have this name"
+    if failure.kind == "NotSupportedError":
+        return "the server cannot do this"
+    return f"the store failed ({failure.kind})"
+
+
+def _with(place: str, tried: str | None) -> str:
+    return f"{place} after {tried}" if tried else place

@@ -1,0 +1,308 @@
+"""S3, Google Cloud Storage, Azure and HTTP servers, through obstore.
+
+A name in a bucket is what follows the bucket in the URL, letter by letter; only HTTP URLs are unquoted. What a request
+for bytes goes through: `_fetch` (retries, versions), `_gate` (how many at once), `_clients` (who is asked), `_foreign`
+(errors).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from shoal.errors import (
+    AccessDeniedError,
+    ObjectChangedError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    StoreError,
+    StoreTimeoutError,
+)
+
+from ._base import ObjectInfo, ObjectReader, ObjectWriter
+from ._fetch import Answer, Known, Place, RequestFailed, fetch, head, joined, known_of, place_of
+from ._foreign import FOREIGN, failure_of, our_error
+from ._gate import hold_all
+from ._options import gates_for, shown
+from ._parallel import each_done, run_all
+from ._ranges import cut_range, plan_ranges
+from ._traffic import request
+from ._upload import ObstoreWriter, put_whole
+from ._url import OBJECT_STORES, scheme_of
+
+__all__ = ["ObstoreReader", "ObstoreStore"]
+
+_LONGEST_COPY = 5 << 30
+"""S3 copies no larger object in one request."""
+_LONGEST_GROWING = 64 << 20
+_MOST_TRIES = 20
+_PAGE = 1000
+_AT_ONCE = 32
+_IMPOSSIBLE = re.compile(r"//|/\.\.?/|[\x00-\x1f\x7f]")
+"""Names that obstore refuses: empty parts, parts of dots, control characters."""
+
+
+class ObstoreReader:
+    """An object as it was when it was opened: ranges of that version, or an error, never of another."""
+
+    def __init__(self, place: Place, known: Known) -> None:
+        self._place = place
+        self._known = known
+        self._open = True
+        self.info = ObjectInfo(place.url, known.size, known.version)
+
+    def read(self, start: int, stop: int) -> bytes:
+        stop = min(stop, self.info.size)
+        cuts = cut_range(start, stop, self._place.options.part_size) if start < stop else []
+        return joined([piece for answer in self._fetch(cuts) for piece in answer.pieces])
+
+    def read_many(self, starts: Sequence[int], stops: Sequence[int]) -> list[bytes]:
+        ends = [min(stop, self.info.size) for stop in stops]
+        plan = plan_ranges(starts, ends, most=self._place.options.part_size)
+        fetched = [answer.data for answer in self._fetch(list(zip(plan.starts, plan.stops, strict=True)))]
+        return [plan.gather(fetched, start, end) for start, end in zip(starts, ends, strict=True)]
+
+    def _fetch(self, cuts: Sequence[tuple[int, int]]) -> list[Answer]:
+        if not self._open:  # no bytes would look like the end of the object
+            raise StoreError("the object is closed", found=shown(self.info.url))
+        return run_all([partial(fetch, self._place, start, stop, self._known) for start, stop in cuts])
+
+    def close(self) -> None:
+        self._open = False
+
+
+class ObstoreStore:
+    """Objects under ``s3://``, ``gs://``, ``az://``, ``abfs://``, and for reading ``http://`` and ``https://``."""
+
+    def info(self, url: str) -> ObjectInfo:
+        known = _known(_object_place(url))
+        return ObjectInfo(url, known.size, known.version)
+
+    def open(self, url: str) -> ObjectReader:
+        place = _object_place(url)
+        return ObstoreReader(place, _known(place))
+
+    def create(self, url: str) -> ObjectWriter:
+        return ObstoreWriter(_writable(url))
+
+    def list(self, url: str, depth: int | None = None) -> Iterator[ObjectInfo]:
+        place = _bucket(url, "listed")
+        found = _list_all(place) if depth is None else _list_to(place, depth)
+        root = place.address.root
+        infos = [ObjectInfo(f"{root}/{meta['path']}", meta["size"], known_of(meta).version) for meta in found]
+        markers = _markers(info.url for info in infos if not info.size)
+        yield from sorted((info for info in infos if info.url not in markers), key=lambda info: info.url)
+
+    def read_all(self, url: str) -> bytes:
+        return _whole(_object_place(url))
+
+    def write_all(self, url: str, data: bytes) -> ObjectInfo:
+        place = _writable(url)
+        if len(data) <= place.options.part_size:
+            return ObjectInfo(url, len(data), put_whole(place, data))
+        writer = ObstoreWriter(place)
+        try:
+            writer.write(data)
+            return writer.commit()
+        except BaseException:
+            writer.abort()
+            raise
+
+    def append(self, url: str, data: bytes) -> None:
+        """Read, add, and store again on condition that nobody else did so meanwhile; else once more.
+
+        For journals, which are small: the whole object travels each time. Raises StoreError over 64 MiB.
+        """
+        place = _writable(url)
+        for _ in range(_MOST_TRIES):
+            try:
+                _append_once(place, data)
+            except (ObjectChangedError, ObjectExistsError):
+                continue
+            return
+        raise StoreError("others keep changing the object", found=url, hint="append from one process")
+
+    def delete(self, url: str) -> None:
+        place = _writable(url)
+        try:
+            _call(place, "DELETE", lambda client: client.delete(place.address.path))
+        except ObjectNotFoundError:
+            return
+
+    def move(self, url: str, target: str) -> None:
+        self.copy(url, target)
+        self.delete(url)
+
+    def copy(self, url: str, target: str) -> None:
+        """Copy inside one bucket, without the bytes coming here; of objects over 5 GiB they do."""
+        source, place = _object_place(url), _writable(target)
+        if not self.can_copy(url, target):
+            raise StoreError("a store copies only inside one bucket", expected=source.address.root, found=target)
+        if head(source).size > _LONGEST_COPY:
+            _stream(self.open(url), self.create(target), source.options.part_size)
+            return
+        path = place.address.path
+        _call(source, "COPY", lambda client: client.copy(source.address.path, path))
+
+    def can_copy(self, url: str, target: str) -> bool:
+        """Whether both are in one bucket, reached in one way."""
+        if scheme_of(target) not in OBJECT_STORES:
+            return False
+        source, place = place_of(url), place_of(target)
+        return source.address.root == place.address.root and source.options == place.options
+
+    def is_folder(self, url: str) -> bool:
+        place = place_of(url)
+        if place.address.kind == "http":
+            return False  # an HTTP server does not say
+        try:
+            return next(iter(_list_all(place)), None) is not None
+        except ObjectNotFoundError:  # there is not even a bucket
+            return False
+
+
+def _object_place(url: str) -> Place:
+    place = place_of(url)
+    if not place.address.path:
+        raise StoreError(
+            "this is a bucket" if place.address.bucket else "this is a server", expected="an object", found=url
+        )
+    if _IMPOSSIBLE.search(f"/{place.address.path}/"):
+        raise StoreError("an object cannot have this name here", found=repr(shown(url)))
+    return place
+
+
+def _bucket(url: str, wanted: str) -> Place:
+    place = place_of(url)
+    if place.address.kind == "http":
+        raise StoreError(
+            f"objects on an HTTP server cannot be {wanted}",
+            found=shown(url),
+            hint="name them: https://host/data-{000000..000099}.tar" if wanted == "listed" else None,
+        )
+    return place
+
+
+def _writable(url: str) -> Place:
+    _bucket(url, "written")
+    return _object_place(url)
+
+
+def _known(place: Place) -> Known:
+    try:
+        return head(place)
+    except ObjectNotFoundError:
+        raise
+    except StoreError as error:
+        if place.address.kind != "http":
+            raise
+        return _known_by_reading(place, error)
+
+
+def _known_by_reading(place: Place, error: StoreError) -> Known:
+    """A signed URL for GET, and some servers, allow no HEAD: one byte tells as much."""
+    try:
+        return fetch(place, 0, 1).known
+    except ObjectNotFoundError:
+        raise
+    except StoreError:
+        raise error from None
+
+
+def _whole(place: Place) -> bytes:
+    """In one request when it is small, which is not known before; the rest of a large one in parts at once."""
+    most = place.options.part_size
+    try:
+        first = fetch(place, 0, most)
+    except (ObjectNotFoundError, ObjectChangedError, AccessDeniedError, StoreTimeoutError):
+        raise
+    except StoreError:  # some servers have no ranges
+        return fetch(place, 0, None, _known(place)).data
+    known = first.known
+    cuts = cut_range(most, known.size, most) if known.size > most else []
+    rest = run_all([partial(fetch, place, low, high, known) for low, high in cuts])
+    return joined([piece for answer in (first, *rest) for piece in answer.pieces])
+
+
+def _append_once(place: Place, data: bytes) -> None:
+    try:
+        held = fetch(place, 0, None)
+    except ObjectNotFoundError:
+        put_whole(place, data, "create")
+        return
+    if held.known.size + len(data) > _LONGEST_GROWING:
+        raise StoreError(
+            "an object store cannot append, and the object is too large to be stored again",
+            expected=f"at most {_LONGEST_GROWING} bytes",
+            found=held.known.size,
+            hint="write it as new objects",
+        )
+    put_whole(place, held.data + data, {"e_tag": held.known.etag})
+
+
+def _stream(reader: ObjectReader, writer: ObjectWriter, step: int) -> None:
+    try:
+        for start in range(0, reader.info.size, step):
+            writer.write(reader.read(start, start + step))
+        writer.commit()
+    except BaseException:
+        writer.abort()
+        raise
+    finally:
+        reader.close()
+
+
+def _call(place: Place, op: str, call: Any) -> Any:
+    """One request of a kind that obstore repeats by itself."""
+    clients = place.clients
+    try:
+        with hold_all(gates_for(place.url)), request(op, place.url, clients.endpoint):
+            try:
+                return call(clients.patient)
+            except FOREIGN as error:
+                raise RequestFailed(failure_of(error)) from None
+    except RequestFailed as failed:
+        raise our_error(failed.failure, place.url) from None
+
+
+def _list_all(place: Place) -> Iterator[Any]:
+    pages = place.clients.patient.list(place.address.path or None, chunk_size=_PAGE)
+    more = True
+    while more:
+        page = _call(place, "LIST", lambda _: next(pages, ()))
+        yield from page
+        more = len(page) == _PAGE
+
+
+def _markers(urls: Iterable[str]) -> set[str]:
+    """Which of these empty objects are none: consoles mark folders with a name that ends in a slash.
+
+    obstore loses the slash, and nothing answers to the name without it; so each is asked for. There are rarely any.
+    """
+    return {url for url, there in each_done(_is_there, urls, _AT_ONCE) if not there}
+
+
+def _is_there(url: str) -> bool:
+    try:
+        head(place_of(url))
+    except ObjectNotFoundError:
+        return False
+    return True
+
+
+def _list_to(place: Place, depth: int) -> Iterator[Any]:
+    """Level by level, the folders of one level at once."""
+    folders = [place.address.path]
+    for level in range(depth):
+        answers = run_all([_listing(place, folder) for folder in folders])
+        for answer in answers:
+            yield from answer["objects"]
+        folders = [folder for answer in answers for folder in answer["common_prefixes"]]
+        if not folders or level == depth - 1:
+            return
+
+
+def _listing(place: Place, folder: str) -> Any:
+    return lambda: _call(place, "LIST", lambda client: client.list_with_delimiter(folder or None))

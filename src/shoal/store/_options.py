@@ -1,0 +1,165 @@
+"""How a store is reached: options by URL prefix. What is secret is never among them, only who knows it."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from shoal.errors import OptionError, StoreError
+
+from ._fork import anew_in_child
+from ._gate import Gate
+from ._url import scheme_of
+
+__all__ = ["CredentialProvider", "StoreOptions", "configure", "gates_for", "options_for", "refuse_secrets", "shown"]
+
+CredentialProvider = Callable[[], Mapping[str, Any]]
+"""Gives credentials, with ``expires_at`` (an aware datetime) where they end; it is asked again before that.
+
+For ``s3://``: ``access_key_id``, ``secret_access_key``, and ``token`` for temporary ones. For ``gs://``: ``token``. For
+``az://``: ``access_key``, ``sas_token`` or ``token``. For ``http(s)://``: ``headers``, a mapping.
+"""
+
+_SECRET = re.compile(r"secret|password|token|access_?key|account_?key|sas|credential(?!_provider)", re.IGNORECASE)
+_NO_SECRETS = "pass credential_provider=, a function that returns them; or set them in the environment or a profile"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """How the objects below a URL prefix are reached. See `configure`.
+
+    Example:
+        >>> StoreOptions(endpoint="http://127.0.0.1:9000", timeout=10).retries
+        5
+    """
+
+    endpoint: str | None = None
+    """Where the service is, when it is not the provider's own: ``http://127.0.0.1:9000``."""
+    region: str | None = None
+    profile: str | None = None
+    """The profile of the AWS config files."""
+    account: str | None = None
+    """The Azure storage account."""
+    anonymous: bool = False
+    """Sign nothing: for public data."""
+    credential_provider: CredentialProvider | None = field(default=None, repr=False)
+    """Gives credentials when they are needed, and new ones before they expire."""
+    max_in_flight: int = 64
+    """Requests at once, over all threads of the process and all objects below the prefix."""
+    timeout: float = 60.0
+    """Seconds one request may take in all."""
+    retries: int = 5
+    """How often a request that failed for a passing reason is tried again."""
+    part_size: int = 16 << 20
+    """Bytes of one request: larger reads and writes go in several at once."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("max_in_flight", 1), ("timeout", 0.001), ("retries", 0), ("part_size", 5 << 20)):
+            if not getattr(self, name) >= least:
+                raise OptionError(f"{name} is too small", expected=f"at least {least}", found=getattr(self, name))
+        if self.endpoint is not None:
+            if scheme_of(self.endpoint) not in ("http", "https"):
+                raise OptionError("an endpoint is an http:// or https:// URL", found=self.endpoint)
+            refuse_secrets(self.endpoint)
+
+
+_NAMES = frozenset(each.name for each in fields(StoreOptions))
+_lock = threading.Lock()
+_CHOSEN: dict[str, dict[str, Any]] = {}
+_GATES: dict[str, Gate] = {"": Gate(StoreOptions().max_in_flight)}
+
+
+def configure(prefix: str = "", **options: Any) -> StoreOptions:
+    """Set options for all URLs below ``prefix``, or for all stores; return what holds there now.
+
+    Options are the fields of `StoreOptions`. Of several prefixes that fit a URL the longer one decides, option by
+    option, whatever the order in which they were set; what nobody set comes from the environment (``AWS_*``,
+    ``GOOGLE_*``, ``AZURE_*``) and the AWS config files. ``max_in_flight`` without a prefix bounds all requests of the
+    process; with one it bounds those below it as well. Raises OptionError for names it does not know, and for secrets.
+
+    Example:
+        >>> configure("s3://photos", endpoint="http://127.0.0.1:9000", region="us-east-1").endpoint
+        'http://127.0.0.1:9000'
+        >>> configure("s3://photos/private", timeout=5).endpoint
+        'http://127.0.0.1:9000'
+    """
+    for name in options.keys() - _NAMES:
+        if _SECRET.search(name):
+            raise OptionError("secrets are not options", expected="credential_provider=", found=name, hint=_NO_SECRETS)
+        raise OptionError("there is no such option", expected=", ".join(sorted(_NAMES)), found=name)
+    refuse_secrets(prefix)
+    StoreOptions(**options)  # says what is wrong before anything is changed
+    key = _key(prefix)
+    with _lock:
+        _CHOSEN[key] = {**_CHOSEN.get(key, {}), **options}
+        if "max_in_flight" in options:
+            _GATES[key] = Gate(options["max_in_flight"])
+    return options_for(prefix)
+
+
+def _key(prefix: str) -> str:
+    return prefix if prefix.endswith("://") else prefix.rstrip("/")
+
+
+def _fits(prefix: str, url: str) -> bool:
+    if not prefix or prefix.endswith("://"):
+        return url.startswith(prefix)
+    return url.startswith(prefix) and url[len(prefix) : len(prefix) + 1] in ("", "/")
+
+
+def options_for(url: str) -> StoreOptions:
+    """The options that hold for ``url``.
+
+    Example:
+        >>> options_for("s3://no-such-bucket/a.tar").max_in_flight
+        64
+    """
+    chosen: dict[str, Any] = {}
+    for prefix in sorted(_CHOSEN, key=len):
+        if _fits(prefix, url):
+            chosen |= _CHOSEN[prefix]
+    return StoreOptions(**chosen)
+
+
+def gates_for(url: str) -> list[Gate]:
+    """What a request for ``url`` has to pass; the narrowest first, the whole process's last."""
+    return [_GATES[prefix] for prefix in sorted(_GATES, key=len, reverse=True) if _fits(prefix, url)]
+
+
+def _renew() -> None:
+    """A lock or a gate may have been held by a thread that the child does not have."""
+    global _lock  # noqa: PLW0603 - the child's own
+    _lock = threading.Lock()
+    for prefix, gate in list(_GATES.items()):
+        _GATES[prefix] = Gate(gate.limit)
+
+
+anew_in_child(_renew)
+
+
+def refuse_secrets(url: str) -> None:
+    """Raise StoreError for a URL with a user and a password in it: URLs end up in logs, manifests and errors."""
+    scheme, mark, rest = url.partition("://")
+    user, at, host = rest.partition("/")[0].rpartition("@")
+    if mark and at and (":" in user or not scheme.lower().startswith("abfs")):
+        raise StoreError(
+            "a URL must not hold credentials",
+            found=f"{scheme}://...@{host}",
+            hint=f"shoal.store.configure: {_NO_SECRETS}",
+        )
+
+
+def shown(url: str) -> str:
+    """A URL as errors and logs may show it: what follows the ``?`` of an HTTP URL is often a signature.
+
+    Example:
+        >>> shown("https://host/a.tar?X-Amz-Signature=1234")
+        'https://host/a.tar?...'
+    """
+    if not url.startswith(("http://", "https://")):
+        return url
+    path, mark, _ = url.partition("?")
+    return f"{path}?..." if mark else path

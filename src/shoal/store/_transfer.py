@@ -1,0 +1,176 @@
+"""Whole objects and folders from one store to another, several at once, in bounded memory."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from dataclasses import dataclass
+
+from shoal.errors import ObjectNotFoundError, OptionError, UnsafeNameError
+
+from ._base import CopyingStore, ObjectInfo, Store
+from ._options import shown
+from ._parallel import each_done
+from ._pattern import expand_pattern
+from ._route import store_for
+from ._url import base_name, join_url, relative_url, scheme_of
+
+__all__ = ["Progress", "Transferred", "copy", "download", "upload"]
+
+_AT_ONCE = 8
+_STEP = 16 << 20
+
+Progress = Callable[["Transferred"], None]
+"""Called with what has been done so far, after every few megabytes and every object; one call at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transferred:
+    """How far a transfer is, or what it was."""
+
+    objects: int
+    bytes: int
+    objects_in_all: int
+    bytes_in_all: int
+
+
+def upload(
+    sources: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    target: str,
+    *,
+    progress: Progress | None = None,
+    at_once: int = _AT_ONCE,
+) -> Transferred:
+    """Copy local files, folders and patterns of them below the URL ``target``.
+
+    A folder's files keep their path below it; a file goes by its name. Raises ObjectNotFoundError if there is none.
+
+    Example:
+        >>> import pathlib
+        >>> pathlib.Path("photos").mkdir()
+        >>> _ = pathlib.Path("photos/1.txt").write_text("one")
+        >>> upload("photos", "memory://uploaded").objects
+        1
+    """
+    given = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
+    found = [url for source in given for url in _expanded(os.fspath(source))]
+    for url in found:
+        if scheme_of(url) != "file":
+            raise OptionError(
+                "only local files are uploaded", found=shown(url), hint="shoal.store.copy copies between stores"
+            )
+    return _run([pair for url in found for pair in _pairs(url, target, into=True)], target, progress, at_once)
+
+
+def download(
+    url: str, folder: str | os.PathLike[str], *, progress: Progress | None = None, at_once: int = _AT_ONCE
+) -> Transferred:
+    """Copy an object, everything below a folder, or what a pattern names, into a local folder.
+
+    Example:
+        >>> _ = store_for("memory://d").write_all("memory://d/a/1.txt", b"one")
+        >>> download("memory://d", "copy").bytes
+        3
+        >>> store_for("copy/a/1.txt").read_all("copy/a/1.txt")
+        b'one'
+    """
+    target = os.fspath(folder)
+    if scheme_of(target) != "file":
+        raise OptionError(
+            "only a local folder is downloaded to", found=shown(target), hint="shoal.store.copy copies between stores"
+        )
+    return _run(
+        [pair for each in _expanded(url) for pair in _pairs(each, target, into=True)], target, progress, at_once
+    )
+
+
+def copy(source: str, target: str, *, progress: Progress | None = None, at_once: int = _AT_ONCE) -> Transferred:
+    """Copy an object to the URL ``target``, or everything below a folder to below it.
+
+    An object whose target ends with ``/`` keeps its name. Inside one bucket the bytes do not come here. Raises
+    ObjectNotFoundError when there is nothing.
+
+    Example:
+        >>> _ = store_for("memory://c").write_all("memory://c/a.txt", b"one")
+        >>> copy("memory://c/a.txt", "memory://c/b.txt")
+        Transferred(objects=1, bytes=3, objects_in_all=1, bytes_in_all=3)
+    """
+    return _run(_pairs(source, target, into=target.endswith("/")), target, progress, at_once)
+
+
+def _expanded(source: str) -> list[str]:
+    return expand_pattern(source) if any(mark in source for mark in "*?[{") else [source]
+
+
+def _pairs(source: str, target: str, *, into: bool) -> list[tuple[ObjectInfo, str]]:
+    """What is copied, and to where."""
+    store = store_for(source)
+    if not source.endswith("/") and not store.is_folder(source):
+        return [(store.info(source), join_url(target, base_name(source.partition("?")[0])) if into else target)]
+    found = [(info, relative_url(info.url, source)) for info in store.list(source)]
+    if not found:
+        raise ObjectNotFoundError("nothing lies there", found=shown(source))
+    return [(info, join_url(target, _inside(path, info.url))) for info, path in found]
+
+
+def _inside(path: str, url: str) -> str:
+    """A name from a store must not lead out of the folder it is copied to."""
+    parts = path.replace("\\", "/").split("/")
+    if ".." in parts or path.startswith("/") or (os.name == "nt" and ":" in parts[0]):
+        raise UnsafeNameError("the name leads out of the folder", found=shown(url))
+    return path
+
+
+class _Count:
+    """How far it is, told by several threads."""
+
+    def __init__(self, pairs: list[tuple[ObjectInfo, str]], progress: Progress | None) -> None:
+        self._lock = threading.Lock()
+        self._objects = self._bytes = 0
+        self._all = len(pairs), sum(info.size for info, _ in pairs)
+        self._progress = progress
+
+    def add(self, objects: int, size: int) -> None:
+        with self._lock:
+            self._objects += objects
+            self._bytes += size
+            if self._progress is not None:
+                self._progress(self.now())
+
+    def now(self) -> Transferred:
+        return Transferred(self._objects, self._bytes, *self._all)
+
+
+def _run(pairs: list[tuple[ObjectInfo, str]], target: str, progress: Progress | None, at_once: int) -> Transferred:
+    if at_once < 1:
+        raise OptionError("at_once is too small", expected="at least 1", found=at_once)
+    count = _Count(pairs, progress)
+    for _ in each_done(lambda pair: _copy_one(*pair, count), pairs, at_once):
+        pass
+    return count.now()
+
+
+def _copy_one(info: ObjectInfo, target: str, count: _Count) -> None:
+    source, store = store_for(info.url), store_for(target)
+    if isinstance(source, CopyingStore) and source.can_copy(info.url, target):
+        source.copy(info.url, target)
+        count.add(1, info.size)
+        return
+    _stream(source, info, store, target, count)
+
+
+def _stream(source: Store, info: ObjectInfo, store: Store, target: str, count: _Count) -> None:
+    writer = store.create(target)
+    try:
+        with closing(source.open(info.url)) as reader:
+            for start in range(0, reader.info.size, _STEP):
+                data = reader.read(start, min(start + _STEP, reader.info.size))
+                writer.write(data)
+                count.add(0, len(data))
+        writer.commit()
+    except BaseException:
+        writer.abort()
+        raise
+    count.add(1, 0)

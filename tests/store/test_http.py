@@ -1,0 +1,78 @@
+"""Plain HTTP servers: reading, with the quirks that servers have."""
+
+from __future__ import annotations
+
+import pytest
+
+from shoal.errors import ObjectChangedError, ObjectNotFoundError, StoreError
+from shoal.store import exists, get, put, stat, store_for
+from shoal.store import list as list_objects
+
+DATA = bytes(range(256)) * 400
+
+
+@pytest.fixture
+def url(http):
+    http.objects["/data/a.tar"] = DATA
+    return f"{http.url}/data/a.tar"
+
+
+def test_only_what_is_asked_for_is_fetched(http, url):
+    reader = store_for(url).open(url)
+    assert reader.read(1000, 1010) == DATA[1000:1010]
+    reader.close()
+    assert http.requests == [("HEAD", "/data/a.tar", None), ("GET", "/data/a.tar", "bytes=1000-1009")]
+
+
+def test_a_signed_url_keeps_its_signature(http, url):
+    http.secret = "X-Sig=a%2Fb%3D&X-Date=2026"
+    assert get(f"{url}?{http.secret}") == DATA
+    assert stat(f"{url}?{http.secret}").size == len(DATA)
+    assert {path for _, path, _ in http.requests} == {f"/data/a.tar?{http.secret}"}
+    with pytest.raises(StoreError, match="access denied"):
+        get(url)
+
+
+def test_quoted_names_are_unquoted_once(http):
+    http.objects["/a b/ü%41.tar"] = b"x"
+    assert get(f"{http.url}/a%20b/%C3%BC%2541.tar") == b"x"
+
+
+def test_a_server_without_ranges_is_read_whole_and_says_so_otherwise(http, url):
+    http.quirks.add("no-ranges")
+    assert get(url) == DATA
+    with pytest.raises(StoreError):
+        store_for(url).open(url).read(10, 20)
+
+
+def test_without_an_etag_the_size_is_watched(http, url):
+    http.quirks.add("no-etag")
+    reader = store_for(url).open(url)
+    assert reader.read(0, 10) == DATA[:10]
+    http.objects["/data/a.tar"] = DATA + b"more"
+    with pytest.raises(ObjectChangedError):
+        reader.read(0, 10)
+
+
+def test_what_a_server_cannot_do_is_said(http, url):
+    store = store_for(url)
+    with pytest.raises(StoreError, match=r"listed.*name them"):
+        list_objects(f"{http.url}/data")
+    for act in (
+        lambda: put(url, b"x"),
+        lambda: store.create(url),
+        lambda: store.append(url, b"x"),
+        lambda: store.delete(url),
+        lambda: store.move(url, f"{url}.new"),
+    ):
+        with pytest.raises(StoreError, match="written"):
+            act()
+    assert not store.is_folder(url)
+    assert exists(url)
+    assert not exists(f"{http.url}/none")
+    assert http.objects == {"/data/a.tar": DATA}
+
+
+def test_nothing_there(http):
+    with pytest.raises(ObjectNotFoundError):
+        get(f"{http.url}/none")
