@@ -8,7 +8,7 @@ import time
 
 import pytest
 from tests.store.conftest import keys
-from tests.store.servers import BUCKET, SECRET_KEY, Fault
+from tests.store.servers import BUCKET, SECRET_KEY, Fault, fault_proxy
 
 from shoal.errors import AccessDeniedError, ObjectChangedError, ObjectNotFoundError, StoreError, StoreTimeoutError
 from shoal.store import configure, exists, get, get_many, put, put_many, stat, statistics, store_for
@@ -123,6 +123,18 @@ def test_retry_after_is_waited_for(proxy, url):
     times = [at for method, _, _, at in proxy.requests if method == "GET"]
     assert len(times) == 3
     assert times[1] - times[0] < 2 <= times[2] - times[1]
+
+
+def test_headers_of_the_provider_go_along_after_a_429(http):
+    """Asked with the standard library, too: the same object, behind the same door."""
+    http.objects["/a"] = DATA[:100_000]
+    http.secret = "Bearer hunter2"
+    with fault_proxy(http.url) as proxy:
+        configure(proxy.url, credential_provider=lambda: {"headers": {"Authorization": "Bearer hunter2"}})
+        proxy.faults.append(Fault("status", status=429, times=1))
+        same = get(f"{proxy.url}/a") == DATA[:100_000]
+        assert same
+        assert proxy.happened == {"status": 1}
 
 
 def test_a_server_that_wants_to_be_left_alone_for_long_is(proxy, url):

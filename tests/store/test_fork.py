@@ -140,3 +140,22 @@ def test_workers_that_are_not_forked_read(run, method):
             with multiprocessing.get_context("{method}").Pool(1) as pool:
                 assert pool.apply(get, (url,)) == b"hello"
     """)
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_workers_are_handed_the_options(run, method):
+    run(f"""
+        from functools import partial
+        from shoal.store import configure, configure_all, configured
+
+        def keys(access, secret):
+            return {{"access_key_id": access, "secret_access_key": secret}}
+
+        if __name__ == "__main__":
+            names = ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+            endpoint, access, secret = (os.environ.pop(name) for name in names)
+            configure(url, endpoint=endpoint, credential_provider=partial(keys, access, secret))
+            read()
+            with multiprocessing.get_context("{method}").Pool(1, configure_all, (configured(),)) as pool:
+                assert pool.apply(get, (url,)) == b"hello"
+    """)

@@ -201,7 +201,7 @@ class State:
             tail=tail,
             drop_last=drop_last,
         )
-        finished = self.end is not None and self.position >= self.end
+        finished = self.end is not None and self.position >= self.end > self.start  # an empty one is not over yet
         return replace(plan, end=max(self.position, self.end or 0)).next_epoch() if finished else plan
 
 

@@ -14,7 +14,7 @@ from ._base import CopyingStore, ObjectInfo, ObjectReader, ObjectWriter, Scatter
 from ._cache import cache_dir
 from ._local import LocalStore
 from ._memory import MemoryStore
-from ._options import CredentialProvider, StoreOptions, configure, options_for
+from ._options import CredentialProvider, StoreOptions, configure, configure_all, configured, options_for
 from ._pattern import expand_braces, expand_pattern, number_in_name, numbered_name
 from ._ranges import RangePlan, plan_ranges
 from ._route import register_store, store_for
@@ -47,6 +47,8 @@ __all__ = [
     "base_name",
     "cache_dir",
     "configure",
+    "configure_all",
+    "configured",
     "copy",
     "delete",
     "download",

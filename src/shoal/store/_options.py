@@ -14,7 +14,17 @@ from ._fork import anew_in_child
 from ._gate import Gate
 from ._url import scheme_of
 
-__all__ = ["CredentialProvider", "StoreOptions", "configure", "gates_for", "options_for", "refuse_secrets", "shown"]
+__all__ = [
+    "CredentialProvider",
+    "StoreOptions",
+    "configure",
+    "configure_all",
+    "configured",
+    "gates_for",
+    "options_for",
+    "refuse_secrets",
+    "shown",
+]
 
 CredentialProvider = Callable[[], Mapping[str, Any]]
 """Gives credentials, with ``expires_at`` (an aware datetime) where they end; it is asked again before that.
@@ -98,6 +108,32 @@ def configure(prefix: str = "", **options: Any) -> StoreOptions:
         if "max_in_flight" in options:
             _GATES[key] = Gate(options["max_in_flight"])
     return options_for(prefix)
+
+
+def configured() -> dict[str, dict[str, Any]]:
+    """All that `configure` has set in this process, by prefix: for another process, to be given to `configure_all`.
+
+    It can be pickled when the credential providers in it can: functions of a module can, lambdas cannot.
+
+    Example:
+        >>> _ = configure("s3://films", region="eu-west-1")
+        >>> configured()["s3://films"]
+        {'region': 'eu-west-1'}
+    """
+    with _lock:
+        return {prefix: dict(options) for prefix, options in _CHOSEN.items()}
+
+
+def configure_all(settings: Mapping[str, Mapping[str, Any]]) -> None:
+    """Set what `configured` told in another process.
+
+    Example:
+        >>> configure_all({"s3://films": {"region": "eu-west-1"}})
+        >>> options_for("s3://films/a.tar").region
+        'eu-west-1'
+    """
+    for prefix, options in settings.items():
+        configure(prefix, **options)
 
 
 def _key(prefix: str) -> str:

@@ -44,9 +44,11 @@ def open_signed(
     headers = {"Range": f"bytes={start}-{'' if stop is None else stop - 1}"} if start or stop is not None else {}
     if match is not None:
         headers["If-Match"] = match
+    asked = urllib.request.Request(signed, headers=headers)  # noqa: S310 - http(s) only
     if address.kind == "http" and options.credential_provider is not None:
-        headers |= options.credential_provider().get("headers", {})
-    return _pieces(urllib.request.Request(signed, headers=headers), options.timeout)  # noqa: S310 - http(s) only
+        for name, value in options.credential_provider().get("headers", {}).items():
+            asked.add_unredirected_header(name, value)  # it is this server's, and not for where it may send us
+    return _pieces(asked, options.timeout)
 
 
 def _signed(clients: Clients, path: str) -> str | None:
