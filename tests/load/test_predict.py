@@ -222,7 +222,7 @@ def test_local_shards_that_are_held_are_foretold_closely(
     url = write(tmp_path / "data", 3500).removeprefix("counted://")
     foretold = predict(shoal.Dataset(url), **options, rank=0, world_size=world)
     requests, size, steps = measured(disk, url, world, **options)
-    assert foretold.held_bytes > 0
+    assert (foretold.held_bytes > 0) == (world == 1)  # one of many readers would hold what is for the others
     assert foretold.steps == steps
     assert foretold.bytes == pytest.approx(size, rel=0.05)
     assert foretold.requests == pytest.approx(requests, rel=0.35)

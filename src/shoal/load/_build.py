@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shoal.errors import OptionError
-from shoal.order import Mixed, Order, Split, mixing_quality
+from shoal.order import Mixed, Order, Sequential, Split, mixing_quality
 
 from ._options import LoaderOptions
 from ._ordering import order_of, split_of
@@ -43,6 +43,14 @@ class Built:
     def length(self) -> int:
         """Positions in an epoch."""
         return 0 if self.order is None else self.order.length
+
+    @property
+    def keeps_data(self) -> bool:
+        """Whether data that fits may be kept in memory: one reader of all of it, who reads here and there.
+
+        One of many readers would read and hold what is for the others.
+        """
+        return not isinstance(self.order, Sequential) and self.split.readers == 1
 
     @property
     def batch_size(self) -> int:

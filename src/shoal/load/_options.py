@@ -60,7 +60,8 @@ class LoaderOptions:
     steps_per_epoch: int | None = None
     """Batches an epoch, where the data's own number is unknown or unwanted; the rest is the next epoch's."""
     memory_budget: int = 1 << 30
-    """Bytes that batches made ahead may take. Local shards of up to half of it are kept in memory when shuffled."""
+    """Bytes that batches made ahead may take. Local shards of up to half of it are kept in memory where one rank reads
+    them shuffled."""
     max_in_flight: int | None = None
     """Batches worked on at a time, at most; None leaves it to prefetch."""
     on_error: OnSampleError = "raise"

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.errors import OptionError
-from shoal.order import BlockShuffle, EpochPlan, Order, Sequential, plan_epoch
+from shoal.order import BlockShuffle, EpochPlan, Order, plan_epoch
 from shoal.shard import Reads
 
 from ._autotune import Tuner
@@ -29,8 +29,6 @@ _MOST_UNITS = 64
 """Batches that are looked at; where an epoch has more, these stand for all."""
 _MOST_SHARDS = 64
 """Shards whose indexes are opened for that."""
-_MOST_READERS = 8
-"""Readers that are followed where shards are kept in memory; the others do as they do."""
 _OPENING = 2
 """Requests that opening a shard takes: its index, and its first bytes, which tell whether the index fits."""
 
@@ -215,20 +213,17 @@ def _epoch_reads(seen: _Seen) -> _Epoch | None:
 
 
 def _held(seen: _Seen, by_range: _Epoch) -> _Epoch | None:
-    """Where near shards are kept in memory, blocks are read once by each reader; None where they are not."""
-    source, readers = seen.source, seen.plan.split.readers
-    if not seen.batched or isinstance(seen.order, Sequential) or not isinstance(source, Foreseeing):
+    """Where near shards are kept in memory, blocks are read once; None where they are not."""
+    source = seen.source
+    if not seen.batched or not seen.built.keeps_data or not isinstance(source, Foreseeing):
         return None
-    total, held = Reads(), 0
-    for reader in range(min(readers, _MOST_READERS)):
-        batches = (seen.numbers(reader, step) for step in range(seen.of(reader).steps))
-        found = source.foresee_held(batches, seen.built.options.memory_budget // 2)
-        if found is None:
-            return None
-        total, held = total + found[0], found[1]
-    more = readers / min(readers, _MOST_READERS)
+    batches = (seen.numbers(0, step) for step in range(seen.of(0).steps))
+    found = source.foresee_held(batches, seen.built.options.memory_budget // 2)
+    if found is None:
+        return None
+    reads, held = found
     # Not exact: threads may each read a sample of a block that the other is about to have.
-    return replace(by_range, requests=total.requests * more, bytes=total.bytes * more, is_exact=False, held_bytes=held)
+    return replace(by_range, requests=reads.requests, bytes=reads.bytes, is_exact=False, held_bytes=held)
 
 
 def _units(plan: EpochPlan) -> list[tuple[int, int]]:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Any, cast
 
 from shoal.errors import LoaderError
-from shoal.order import Sequential
 
 from ._apply import SampleErrors, through
 from ._autotune import Tuner
@@ -214,7 +213,7 @@ def _seeds(built: Built, seed: int, epoch: int, at: int) -> Callable[[int, Eleme
 def start_run(built: Built, place: Place, meter: Meter, tuner: Tuner) -> Run:
     """Work from a place on."""
     options, laid = built.options, built.laid
-    if isinstance(laid.source, Holding) and not isinstance(built.order, Sequential):
+    if isinstance(laid.source, Holding) and built.keeps_data:
         laid.source.hold(options.memory_budget // 2)
     count = 0 if isinstance(laid.source, StreamSource) else len(laid.source)
     budget = options.error_budget if options.error_budget is not None else max(1, count // 100)
