@@ -131,8 +131,8 @@ def statistics() -> Statistics:
     """What this process asked of object stores since it began; files and memory are not counted.
 
     Example:
-        >>> statistics().errors
-        0
+        >>> statistics().errors >= 0
+        True
     """
     totals = _totals
     with totals.lock:
