@@ -226,7 +226,9 @@ class HuggingFaceVerbs(Core[T]):
             >>> with shoal.ShardWriter("memory://doc/train-test-split/a-%06d.tar") as writer:
             ...     for number in range(10):
             ...         writer.write({"__key__": f"k{number}", "cls": number % 2})
-            >>> parts = shoal.Dataset("memory://doc/train-test-split").train_test_split(0.4, seed=7, stratify_by_column="cls")
+            >>> parts = shoal.Dataset("memory://doc/train-test-split").train_test_split(
+            ...     0.4, seed=7, stratify_by_column="cls"
+            ... )
             >>> parts.num_samples, parts["test"].unique("cls")
             ({'train': 6, 'test': 4}, [0, 1])
         """
