@@ -22,7 +22,6 @@ from hypothesis import strategies as st
 from shoal.errors import LoaderTimeoutError
 from shoal.load import DataLoader, ThreadingOptions
 
-
 OTHERS: set[threading.Thread] = set()
 """Threads of loaders that tests before, in this process, still hold."""
 
