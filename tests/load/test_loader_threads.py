@@ -376,7 +376,9 @@ def test_ctrl_c_arrives_in_the_loop_and_ends_all_threads() -> None:
                 seen += batch
         except KeyboardInterrupt:
             left = [one for one in threading.enumerate() if one.name.startswith("shoal-load")]
-            print("interrupted", seen == list(range(len(seen))), len(left))
+            for one in left:  # at work when it was told to end
+                one.join(60)
+            print("interrupted", seen == list(range(len(seen))), sum(one.is_alive() for one in left))
             print(next(iter(loader)))
         """
     )
