@@ -584,3 +584,16 @@ def test_what_is_no_position_no_key_and_no_path_says_so(tmp_path):
         dataset.get(3)
     with pytest.raises(OptionError, match="names no dataset"):
         Dataset(3)
+
+
+def test_batches_of_plain_samples_are_ragged_as_asked():
+    with shoal.ShardWriter("memory://test-ragged/a-%06d.tar", overwrite=True) as writer:
+        for number in range(3):
+            writer.write({"__key__": f"k{number}", "npy": np.arange(number + 1)})
+    dataset = shoal.Dataset("memory://test-ragged")
+    (padded,) = dataset.ordered(batch_size=3, ragged="pad")
+    assert padded["npy"].tolist() == [[0, 0, 0], [0, 1, 0], [0, 1, 2]]
+    (listed,) = dataset.ordered(batch_size=3)
+    assert [array.tolist() for array in listed["npy"]] == [[0], [0, 1], [0, 1, 2]]
+    with pytest.raises(shoal.ShoalError, match="do not stack"):
+        next(dataset.ordered(batch_size=3, ragged="error"))

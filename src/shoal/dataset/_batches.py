@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,15 +17,14 @@ from shoal.load import (
     Ragged,
     SampleBatch,
     TypedColumns,
+    collate,
     shared_buffers,
     window_run,
 )
-from shoal.sample import DictSample, is_record
 from shoal.shard import ShardSource
 
 __all__ = [
     "TypedOptions",
-    "batch_of",
     "check_batch_size",
     "in_batches",
     "ordered_batches",
@@ -69,31 +68,10 @@ def in_batches(samples: Iterable[Any], batch_size: int, drop_last: bool, ragged:
     for sample in samples:
         held.append(sample)
         if len(held) == batch_size:
-            yield batch_of(held, ragged)
+            yield collate(held, ragged)
             held = []
     if held and not drop_last:
-        yield batch_of(held, ragged)
-
-
-def batch_of(samples: list[Any], ragged: Ragged) -> Any:
-    """One batch: a SampleBatch of typed samples, a dict of columns where they have no type, a list of anything else."""
-    if isinstance(samples[0], (dict, DictSample)):
-        return _columns(samples)
-    return SampleBatch.of(samples, ragged=ragged) if is_record(type(samples[0])) else samples
-
-
-def _columns(samples: list[Mapping[str, Any]]) -> dict[str, Any]:
-    names = dict.fromkeys(name for sample in samples for name in sample)
-    return {name: _stacked([sample.get(name) for sample in samples]) for name in names}
-
-
-def _stacked(values: list[Any]) -> Any:
-    """Arrays of one shape and type as one array, anything else as it is."""
-    first = values[0]
-    alike = all(
-        isinstance(value, np.ndarray) and value.shape == first.shape and value.dtype == first.dtype for value in values
-    )
-    return np.stack(values) if alike else values
+        yield collate(held, ragged)
 
 
 def ordered_batches(

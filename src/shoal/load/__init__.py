@@ -14,11 +14,12 @@ from ._loader import DataLoader
 from ._options import Auto, LoaderOptions, ThreadingOptions
 from ._predict import Prediction, predict
 from ._progress import with_progress
+from ._ragged import Ragged
 from ._reader import PayloadReader
 from ._source import Described, Geometry, Loadable, Numbered, StreamSource
 from ._stats import LoaderStats
 from ._steps import Filter, FlatMap, Map
-from ._typed import Learnt, PayloadRun, Ragged, TypedColumns
+from ._typed import Learnt, PayloadRun, TypedColumns
 from ._window import window_run
 
 __all__ = [

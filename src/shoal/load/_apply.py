@@ -16,10 +16,10 @@ from ._collate import collate, size_of
 from ._elements import Element
 from ._placing import Placing
 from ._processes import Processes, Raised, Seeds
+from ._ragged import Ragged
 from ._rng import rng_for
 from ._source import Located, Numbered
 from ._steps import Batch, Filter, FlatMap, Map, PerSample, name_of, takes_rng
-from ._typed import Ragged
 
 __all__ = ["SampleErrors", "apply_steps", "collated", "gathered", "mapped_batch", "read_samples", "through"]
 

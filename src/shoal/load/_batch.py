@@ -9,7 +9,8 @@ import numpy.typing as npt
 
 from shoal.errors import FieldError
 
-from ._typed import Ragged, TypedColumns
+from ._ragged import Ragged
+from ._typed import TypedColumns
 
 __all__ = ["SampleBatch"]
 

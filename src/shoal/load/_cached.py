@@ -9,10 +9,10 @@ import numpy.typing as npt
 
 from shoal.errors import OptionError
 
+from ._ragged import Ragged
 from ._rng import rng_for
 from ._source import Described, Geometry, Numbered, StreamSource, describe_source
 from ._steps import Map, name_of, takes_rng
-from ._typed import Ragged
 
 __all__ = ["CachedData"]
 

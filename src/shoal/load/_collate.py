@@ -6,20 +6,18 @@ from collections.abc import Iterable
 from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 
-from shoal.errors import DecodeError
-from shoal.sample import is_record
+from shoal.sample import DictSample, is_record
 
 from ._batch import SampleBatch
 from ._placing import without_rows
-from ._typed import Ragged
+from ._ragged import Ragged, ragged_arrays
 
 __all__ = ["collate", "size_of", "stacked"]
 
 
 def collate(samples: list[Any], ragged: Ragged = "list") -> Any:
-    """One batch: a SampleBatch of typed samples, a dict of columns of dicts, a tuple of columns of tuples.
+    """One batch: a SampleBatch of typed samples, a dict of columns where they have no type, tuples as columns.
 
     Arrays of one shape become one array; anything else is a list.
 
@@ -29,7 +27,7 @@ def collate(samples: list[Any], ragged: Ragged = "list") -> Any:
         ((2, 2), ['a', 'b'])
     """
     first = samples[0] if samples else None
-    if isinstance(first, dict):
+    if isinstance(first, (dict, DictSample)):
         names = dict.fromkeys(name for sample in samples for name in sample)
         return {name: stacked([sample.get(name) for sample in samples], ragged, name) for name in names}
     if isinstance(first, tuple):
@@ -49,22 +47,6 @@ def stacked(values: list[Any], ragged: Ragged = "list", name: str = "") -> Any:
     if len({(value.shape, value.dtype) for value in values}) == 1:
         return np.stack(values)
     return ragged_arrays(values, name, ragged)
-
-
-def ragged_arrays(arrays: list[npt.NDArray[Any]], name: str, ragged: Ragged) -> Any:
-    """Arrays that do not stack: as they are, padded with zeros at their ends, or refused."""
-    if ragged == "list":
-        return arrays
-    shapes = sorted({array.shape for array in arrays})
-    if ragged == "error" or len({array.ndim for array in arrays}) > 1:
-        some = ", ".join(map(str, shapes[:3]))
-        hint = "ask for ragged='list' or 'pad'" if ragged == "error" else "padding needs one number of dimensions"
-        raise DecodeError("the arrays of a field do not stack", expected="one shape", found=some, field=name, hint=hint)
-    most = [max(sizes) for sizes in zip(*shapes, strict=True)]
-    padded = np.zeros((len(arrays), *most), np.result_type(*arrays))
-    for row, array in zip(padded, arrays, strict=True):
-        row[tuple(slice(0, size) for size in array.shape)] = array
-    return padded
 
 
 def size_of(batch: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
@@ -99,7 +100,8 @@ class LoaderOptions:
         known = [field.name for field in fields(self)]
         for name in changes:
             if name not in known:
-                raise OptionError("no such option", expected=" or ".join(known), found=name)
+                near = difflib.get_close_matches(name, known, n=1)
+                raise OptionError("no such option", expected=" or ".join(near or known), found=name)
         return replace(self, **changes)
 
 

@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from shoal.errors import OptionError
 
+from ._ragged import Ragged
 from ._steps import PerSample, Step
-from ._typed import Ragged
 
 __all__ = [
     "Described",

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from shoal.errors import OptionError
 
-from ._typed import Ragged
+from ._ragged import Ragged
 
 __all__ = [
     "Batch",

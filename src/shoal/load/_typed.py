@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any, Generic, Literal, NamedTuple, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -19,12 +19,12 @@ from shoal.shard import RawField
 
 from ._buffers import shared_buffers
 from ._plain import inner_type, is_plain, plain_values
+from ._ragged import Ragged, ragged_arrays
 from ._walk import Step, Walk, Walked, copy_rows, gather, steps_of
 
-__all__ = ["ArrayLayout", "Learnt", "PayloadRun", "Ragged", "TypedColumns"]
+__all__ = ["ArrayLayout", "Learnt", "PayloadRun", "TypedColumns"]
 
 T = TypeVar("T")
-Ragged = Literal["list", "pad", "error"]
 Rows = slice | npt.NDArray[np.int64]
 _SMALL = 4096
 _MOST_LAYOUTS = 256
@@ -244,9 +244,9 @@ class TypedColumns(Generic[T]):
             stacked = self._stacked(name) if self._as_stored else None
             if stacked is not None:
                 return stacked
-            return _ragged([getattr(sample, name) for sample in self.samples], name, ragged)
+            return _stacked_or([getattr(sample, name) for sample in self.samples], name, ragged)
         if isinstance(kind, Image):
-            return _ragged([self._decoded(number, name) for number in range(len(self))], name, ragged)
+            return _stacked_or([self._decoded(number, name) for number in range(len(self))], name, ragged)
         plain = self._plain(name) if self._as_stored and is_plain(kind) else None
         return [getattr(sample, name) for sample in self.samples] if plain is None else plain
 
@@ -322,19 +322,8 @@ def _python_type(kind: FieldType) -> Any:
     return {StrType: str, IntType: int, FloatType: float, BoolType: bool, BytesType: bytes}[type(kind)]
 
 
-def _ragged(arrays: list[npt.NDArray[Any]], name: str, ragged: Ragged) -> Any:
-    """Arrays that do not stack: as they are, padded with zeros at their ends, or refused."""
-    shapes = {array.shape for array in arrays}
-    if len(shapes) <= 1 and len({array.dtype for array in arrays}) <= 1:
-        return np.stack(arrays) if arrays else np.empty(0)
-    if ragged == "error":
-        some = ", ".join(map(str, sorted(shapes)[:3]))
-        hint = "ask for ragged='list' or 'pad'"
-        raise DecodeError("the arrays of a field do not stack", expected="one shape", found=some, field=name, hint=hint)
-    if ragged == "list":
-        return arrays
-    most = [max(sizes) for sizes in zip(*(array.shape for array in arrays), strict=True)]
-    padded = np.zeros((len(arrays), *most), np.result_type(*arrays))
-    for row, array in zip(padded, arrays, strict=True):
-        row[tuple(slice(0, size) for size in array.shape)] = array
-    return padded
+def _stacked_or(arrays: list[npt.NDArray[Any]], name: str, ragged: Ragged) -> Any:
+    """One array where they are alike, else as ``ragged`` says."""
+    if len({(array.shape, array.dtype) for array in arrays}) > 1:
+        return ragged_arrays(arrays, name, ragged)
+    return np.stack(arrays) if arrays else np.empty(0)

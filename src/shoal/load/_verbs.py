@@ -11,6 +11,7 @@ from shoal.errors import OptionError
 
 from ._cached import CachedData
 from ._options import Auto, LoaderOptions, ThreadingOptions
+from ._ragged import Ragged
 from ._spec import PipelineSpec
 from ._steps import (
     Batch,
@@ -32,7 +33,6 @@ from ._steps import (
     check_buckets,
     check_callable,
 )
-from ._typed import Ragged
 from ._zip import Zipped
 
 if TYPE_CHECKING:
