@@ -48,6 +48,13 @@ def test_the_whole_front_door_loads_the_core_only():
     assert foreign(loaded_by(EVERY_NAME)) == set()
 
 
+def test_a_module_is_found_when_it_is_asked_for():
+    assert run("import shoal; result = [shoal.store.__name__, shoal.torch.DataLoader.__name__]") == [
+        "shoal.store",
+        "DataLoader",
+    ]
+
+
 def test_a_framework_would_be_seen():
     assert foreign(loaded_by("import shoal, PIL.Image")) == {"PIL"}
 

@@ -101,7 +101,34 @@ _HOMES = {
 }
 
 
+_MODULES = frozenset(
+    {
+        "adapt",
+        "codec",
+        "dataset",
+        "errors",
+        "formats",
+        "hf",
+        "jax",
+        "load",
+        "order",
+        "protocols",
+        "ray",
+        "sample",
+        "schema",
+        "shard",
+        "store",
+        "testing",
+        "tf",
+        "torch",
+    }
+)
+"""Public modules that ``import shoal`` does not load: ``shoal.torch`` is found when it is first asked for."""
+
+
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f".{name}", __name__)
     if name not in _HOMES:
         raise AttributeError(f"module 'shoal' has no attribute {name!r}", name=name)
     value = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)

@@ -94,6 +94,7 @@ def test_what_is_there_stays_unless_told(run, tmp_path):
         (["a.jsonl", "a.jsonl"], "another DST"),
         (["missing.jsonl", "b.parquet"], "missing"),
         (["a.jsonl", "b.unknown"], "b.unknown"),
+        (["a.jsonl", "b.unknown"], "say it with --to"),
     ],
 )
 def test_misuse(run, args, word, tmp_path, monkeypatch):

@@ -111,6 +111,11 @@ def test_weights_change_at_a_step_and_old_states_stay_good(parts: list[Any]) -> 
         other.load_state_dict(state)
 
 
+def test_the_method_is_the_function(parts: list[Any]) -> None:
+    first, *others = parts
+    assert first.mix(*others, weights=[1, 1, 2], length=20).keys() == shoal.mix(parts, [1, 1, 2], length=20).keys()
+
+
 def test_views_of_a_mixture_are_plain_datasets(parts: list[Any]) -> None:
     mixed = shoal.mix([part.where("width < 5") for part in parts], [1, 1, 2], length=20)
     assert len(mixed) == 20

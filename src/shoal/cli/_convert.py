@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from shoal.dataset import Dataset
-from shoal.errors import FormatError, ObjectExistsError, OptionError
+from shoal.errors import FormatError, ObjectExistsError, ObjectNotFoundError, OptionError
 from shoal.formats import WRITABLE, detect, formats, write_format
 from shoal.store import local_path, scheme_of
 
@@ -74,7 +74,12 @@ def _target_format(target: str, asked: str | None) -> str:
     name = os.path.basename(target.rstrip("/"))
     if "." not in name:
         return "webdataset"
-    return detect([target.replace("%06d", "0")])
+    try:
+        return detect([target.replace("%06d", "0")])
+    except (FormatError, ObjectNotFoundError):
+        raise FormatError(
+            "the name of DST tells no format", expected=" or ".join(WRITABLE), found=target, hint="say it with --to"
+        ) from None
 
 
 def _refuse_same(source: str, target: str) -> None:

@@ -13,6 +13,7 @@ from shoal.protocols import DataSource
 from shoal.shard import WEBDATASET_RULE, ErrorPolicy
 
 from ._batching import Batching
+from ._combined._mix import Mixing
 from ._combined._verbs import Combining
 from ._description import DatasetOptions, Description, PathLike
 from ._growing._verbs import Growth
@@ -40,6 +41,7 @@ class Dataset(
     HuggingFaceVerbs[T],
     Tables[T],
     ShardWork[T],
+    Mixing[T],
     PipelineVerbs[T],
 ):
     """Samples by position, by key, in order, in batches, or by query.

@@ -117,7 +117,9 @@ class State:
             LoaderStateError: it is not one, is of a newer version, or was changed.
         """
         if not isinstance(document, Mapping) or not isinstance(document.get("settings"), Mapping):
-            raise LoaderStateError("this is not a state", expected="what to_dict gave", found=type(document).__name__)
+            raise LoaderStateError(
+                "this is not a state", expected="what state_dict() or to_dict() gave", found=type(document).__name__
+            )
         if document.get("version") != VERSION:
             raise LoaderStateError(
                 "this version of a state is not known", expected=VERSION, found=document.get("version")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
+from shoal.dataset._core import Core
 from shoal.dataset._description import Step
 from shoal.dataset._loading import DatasetSource
 from shoal.errors import OptionError
@@ -23,7 +24,7 @@ from ._verbs import concat
 if TYPE_CHECKING:
     from shoal.dataset._dataset import Dataset
 
-__all__ = ["MixedSource", "Mixture", "mix"]
+__all__ = ["MixedSource", "Mixing", "Mixture", "mix"]
 
 T = TypeVar("T")
 Weight = float | int | Fraction
@@ -62,6 +63,22 @@ class MixedSource(DatasetSource):
         if options.seed:
             mixture = replace(mixture, mix=replace(mixture.mix, seed=mixture.mix.seed + options.seed))
         return mixture.order(options.shuffle)
+
+
+class Mixing(Core[T]):
+    """``mix``."""
+
+    def mix(
+        self,
+        *others: Dataset[T],
+        weights: Sequence[Weight] | None = None,
+        seed: int = 0,
+        length: int | None = None,
+        stages: Sequence[tuple[int, Sequence[Weight]]] = (),
+    ) -> Dataset[T]:
+        """This dataset and others as one, in exact proportions: `shoal.mix`, as a method."""
+        parts = [cast("Dataset[T]", self), *others]
+        return mix(parts, weights, seed=seed, length=length, stages=stages)
 
 
 def mix(
