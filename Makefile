@@ -14,12 +14,13 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 # with several GB of CUDA packages, where a CPU build of this one will do.
 TORCH := torch==2.13.0
 
-# Packages of the system that the project needs, by their Debian names. None: every dependency comes as a wheel.
-APT :=
+# Programs that tests drive, as program:package by their Debian names. What is there already is not installed again, so
+# a machine that is not Debian's needs only to have them. The demo and the library itself need none.
+APT := redis-server:redis-server chromium:chromium node:nodejs npm:npm
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check format bench docs dist fuzz clean system
+.PHONY: help setup demo test check format bench docs dist soak fuzz clean system
 
 help: ## list the jobs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -54,6 +55,9 @@ dist: $(VENV)/full.stamp ## build the wheel and the source archive into dist/
 	@$(BIN)/python -m build --quiet
 	@ls dist/*
 
+soak: $(VENV)/full.stamp ## run the tests that leave something to chance, as often as the issues ask (about an hour)
+	@SHOAL_SOAK=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal --timeout=3600 $(ARGS)
+
 fuzz: $(VENV)/fuzz.stamp ## feed damaged archives to the tar reader for FUZZ_SECONDS (60)
 	@$(BIN)/python tests/fuzz/fuzz_scan.py -max_total_time=$(FUZZ_SECONDS) $(ARGS)
 
@@ -69,7 +73,7 @@ $(VENV)/demo.stamp: pyproject.toml Makefile | $(BIN)/python
 	@$(PIP) -e '.[images]' webdataset
 	@touch $@
 
-$(VENV)/full.stamp: pyproject.toml Makefile | $(BIN)/python
+$(VENV)/full.stamp: pyproject.toml Makefile | system $(BIN)/python
 	@echo "installing the development tools into $(VENV) (a few minutes, once)"
 	@$(PIP) -e '.[test,check,docs]' build '$(TORCH)'
 	@touch $@
@@ -79,11 +83,16 @@ $(VENV)/fuzz.stamp: pyproject.toml Makefile | $(BIN)/python
 	@touch $@
 
 # Debian's own Python comes without ensurepip; then the pip it does have fills the new environment.
-$(BIN)/python: | system
+$(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "shoal needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
 	@$(PYTHON) -m venv $(VENV) 2>/dev/null || { \
 		$(PYTHON) -m venv --clear --without-pip $(VENV) && \
 		$(PYTHON) -m pip --python $(BIN)/python install -qq --disable-pip-version-check pip; }
 
 system:
-	@for package in $(APT); do dpkg -s $$package >/dev/null 2>&1 || apt-get install -qq -y $$package; done
+	@missing=; for pair in $(APT); do command -v $${pair%%:*} >/dev/null || missing="$$missing $${pair##*:}"; done; \
+	if [ -n "$$missing" ]; then \
+		command -v apt-get >/dev/null || { echo "please install:$$missing" >&2; exit 1; }; \
+		echo "installing$$missing"; \
+		{ apt-get update -qq && apt-get install -qq -y --no-install-recommends $$missing; } >/dev/null; \
+	fi

@@ -1,14 +1,18 @@
 """Autotune: how many threads, and how many batches ahead, found while the loader runs.
 
-It starts with one thread and grows while the caller waits. Each setting runs for a short while and is rated by batches
-a second; when more threads stop helping, no threads at all are tried too, and the best stays. When the caller does not
-wait there is nothing to gain and nothing is changed. A rate that falls by a quarter starts the search anew.
+**Climb.** One thread, then twice as many while that helps, and last none at all, the caller's own. **Race.** Those that
+came near the best take turns, and each turn is compared with the others of its round only, since the machine and the
+data change meanwhile: the first epoch is read, a later one may be in memory. What is best over the rounds is
+**settled**. When the caller hardly waits there is nothing to gain, and nothing is changed. When the rate leaves what
+was settled, for several spans in a row, the search begins anew.
 """
 
 from __future__ import annotations
 
 import os
+import statistics
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +23,14 @@ _LEAST_SECONDS = 0.1
 _WAITS = 0.05
 """The share of its time that the caller may wait without anything being changed."""
 _GAIN = 1.03
-"""What one more thread must gain to be worth trying the next."""
-_DRIFT = 0.75
+"""What twice the threads must gain to be worth trying more."""
+_NEAR = 0.3
+"""The share of the best rate of the climb that takes a setting into the race."""
+_ROUNDS = 3
+_FELL, _ROSE = 0.75, 1.5
+"""Rates, by the settled one, at which something has changed."""
+_PATIENCE = 5
+"""Spans in a row that say so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +47,29 @@ class Tuning:
 class Tuner:
     """Decides the settings that are ``"auto"``; asked after every batch."""
 
-    def __init__(self, workers: int | None, prefetch: int | None, most_workers: int | None = None) -> None:
+    def __init__(
+        self,
+        workers: int | None,
+        prefetch: int | None,
+        most_workers: int | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self._fixed_workers = workers
         self._fixed_prefetch = prefetch
         self._most = max(1, most_workers or os.cpu_count() or 1)
+        self._clock = clock
         self.workers = 1 if workers is None else workers
         self.tried: list[Tuning] = []
-        self._best: dict[int, float] = {}
-        self._settled = workers is not None
+        self._search: _Search | None = None if workers is not None else _Search(self._most)
+        self._settled_rate = 0.0
+        self._changed = 0
+        """Spans in a row whose rate was not the settled one."""
         self._depth_factor = 2
-        self._begin(time.perf_counter())
+        self._begin(clock(), passed=1)
 
-    def _begin(self, now: float) -> None:
-        self._since, self._batches, self._waited, self._first = now, 0, 0.0, True
+    def _begin(self, now: float, passed: int) -> None:
+        """Measure from here on, after ``passed`` batches that were made under another setting."""
+        self._since, self._batches, self._waited, self._passed = now, 0, 0.0, passed
 
     @property
     def prefetch(self) -> int:
@@ -60,10 +80,9 @@ class Tuner:
 
     def step(self, waited: float) -> None:
         """A batch was delivered after so many seconds of waiting."""
-        now = time.perf_counter()
-        if self._first:  # made before the setting was changed
-            self._begin(now)
-            self._first = False
+        now = self._clock()
+        if self._passed:
+            self._begin(now, self._passed - 1)
             return
         self._batches += 1
         self._waited += waited
@@ -72,43 +91,38 @@ class Tuner:
 
     def resume(self) -> None:
         """The caller was away: what was measured so far is of another time."""
-        self._begin(time.perf_counter())
+        self._begin(self._clock(), passed=1)
 
     def _judge(self, now: float) -> None:
         seconds = now - self._since
         rate, share = self._batches / seconds, self._waited / seconds
         self.tried.append(Tuning(self.workers, self.prefetch, round(rate, 2), round(share, 3)))
         del self.tried[:-64]
-        known = self._best.get(self.workers, 0.0)
-        self._best[self.workers] = max(known, rate)
+        before, depth = self.workers, self.prefetch
         if share >= _WAITS:
-            self._change(rate, known)
-        self._begin(now)
+            self._change(rate)
+        # What is ready or under way was made by the setting before.
+        self._begin(now, passed=0 if self.workers == before else depth + 1)
 
-    def _change(self, rate: float, known: float) -> None:
-        if self._fixed_prefetch is None and self._depth_factor < 4 and self._fixed_workers is not None:
-            self._depth_factor += 1
+    def _change(self, rate: float) -> None:
         if self._fixed_workers is not None:
-            return
-        if not known:
-            return  # each setting is measured twice, and its better half counts
-        if self._settled:
-            if rate < _DRIFT * self._best[self.workers]:
-                self._best, self._settled, self.workers = {}, False, max(1, self.workers)
-            return
-        self.workers = self._next()
+            if self._fixed_prefetch is None and self._depth_factor < 4:
+                self._depth_factor += 1
+        elif self._search is not None:
+            self._go_on(self._search, rate)
+        elif self._is_changed(rate):
+            self._search = _Search(self._most)
+            self.workers = 1
 
-    def _next(self) -> int:
-        """The next setting to try; the best one, when all that may help were."""
-        now = self.workers
-        tried = self._best
-        grows = now > 0 and now < self._most and now + 1 not in tried
-        if grows and (now - 1 not in tried or now == 1 or tried[now] >= _GAIN * tried[now - 1]):
-            return now + 1
-        if 0 not in tried:
-            return 0
-        self._settled = True
-        return max(tried, key=lambda workers: tried[workers])
+    def _go_on(self, search: _Search, rate: float) -> None:
+        self.workers = search.next(rate)
+        if search.is_over:
+            self._search, self._settled_rate, self._changed = None, search.rate, 0
+
+    def _is_changed(self, rate: float) -> bool:
+        is_same = _FELL * self._settled_rate <= rate <= _ROSE * self._settled_rate
+        self._changed = 0 if is_same else self._changed + 1
+        return self._changed >= _PATIENCE
 
     def steps(self) -> tuple[dict[str, Any], ...]:
         """What was tried, oldest first."""
@@ -116,3 +130,55 @@ class Tuner:
             {"workers": one.workers, "prefetch": one.prefetch, "rate": one.rate, "wait_share": one.wait_share}
             for one in self.tried
         )
+
+
+class _Search:
+    """One search: told the rate of a setting, it says which is next."""
+
+    def __init__(self, most: int) -> None:
+        self.is_over = False
+        self.rate = 0.0
+        """That of the best, when it is over."""
+        self._rates: dict[int, list[float]] = {}
+        self._now = 1
+        self._settings = self._order(most)
+        next(self._settings)
+
+    def next(self, rate: float) -> int:
+        """The setting to try after the one that ran at this rate; the best one, when it is over."""
+        self._rates.setdefault(self._now, []).append(rate)
+        self._now = next(self._settings)
+        return self._now
+
+    def _order(self, most: int) -> Iterator[int]:
+        yield 1
+        yield from self._climb(most)
+        climb = {setting: rates[-1] for setting, rates in self._rates.items()}
+        near = [setting for setting, rate in climb.items() if rate >= _NEAR * max(climb.values())]
+        if len(near) > 1:
+            self._rates.clear()
+            for turn in range(_ROUNDS):  # now forward, now back: what changes slowly favours none
+                yield from near if turn % 2 else reversed(near)
+        best = max(near, key=lambda setting: self._score(setting, near))
+        self.is_over, self.rate = True, self._last(best)
+        yield best
+
+    def _climb(self, most: int) -> Iterator[int]:
+        now = 1
+        while now < most:
+            before, now = now, min(2 * now, most)
+            yield now
+            if self._last(now) < _GAIN * self._last(before):
+                break
+        if now > 4:  # between few there is nothing
+            yield 3 * now // 4
+        yield 0
+
+    def _last(self, setting: int) -> float:
+        return self._rates[setting][-1]
+
+    def _score(self, setting: int, near: list[int]) -> float:
+        """How near it came to the best of its round, in the median over rounds: one may have been disturbed."""
+        rounds = zip(*(self._rates[other] for other in near), strict=True)
+        near_best = [rate / max(others) for rate, others in zip(self._rates[setting], rounds, strict=True)]
+        return float(statistics.median(near_best))

@@ -1,0 +1,88 @@
+"""Autotune, on a clock of the test's: what it settles on for machines that are described by a rate for each setting."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from shoal.load._autotune import Tuner
+
+
+class Machine:
+    """Runs a tuner against rates: ``rate(workers, now)`` batches a second, all of it waited for."""
+
+    def __init__(
+        self, rate: Callable[[int, float], float], *, most: int = 2, noise: float = 0.0, seed: int = 0
+    ) -> None:
+        self.now = 0.0
+        self._rate, self._noise, self._random = rate, noise, random.Random(seed)
+        self.tuner = Tuner(None, None, most, clock=lambda: self.now)
+
+    def run(self, seconds: float, waits: float = 1.0) -> int:
+        """Deliver batches for so long; the number of threads at the end."""
+        end = self.now + seconds
+        while self.now < end:
+            spread = 1 + self._noise * (2 * self._random.random() - 1)
+            took = spread / self._rate(self.tuner.workers, self.now)
+            self.now += took
+            self.tuner.step(took * waits)
+        return self.tuner.workers
+
+
+RAW = {0: 2000.0, 1: 1500.0, 2: 1450.0}
+DECODE = {0: 50.0, 1: 55.0, 2: 100.0}
+
+
+@pytest.mark.parametrize("rates, best", [(RAW, 0), (DECODE, 2), ({0: 90.0, 1: 100.0, 2: 70.0}, 1)])
+def test_it_settles_on_the_best(rates: dict[int, float], best: int) -> None:
+    machine = Machine(lambda workers, _: rates[workers])
+    assert machine.run(10) == best
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_noise_does_not_move_it(seed: int) -> None:
+    machine = Machine(lambda workers, _: RAW[workers], noise=0.5, seed=seed)
+    assert machine.run(10) == 0
+    tried = {one.workers for one in machine.tuner.tried[-30:]}
+    assert machine.run(60) == 0
+    assert tried == {one.workers for one in machine.tuner.tried} == {0}
+
+
+@pytest.mark.parametrize("turn", range(1, 12))
+def test_a_first_epoch_that_is_slower_does_not_count_against_those_tried_in_it(turn: int) -> None:
+    """Everything runs three times as fast after a while, in the middle of the search."""
+    machine = Machine(lambda workers, now: RAW[workers] * (1 if now < turn * 0.11 else 3))
+    assert machine.run(10) == 0
+
+
+def test_it_searches_again_when_things_changed() -> None:
+    machine = Machine(lambda workers, now: DECODE[workers] if now < 20 else RAW[workers])
+    assert machine.run(20) == 2
+    assert machine.run(20) == 0
+
+
+def test_a_caller_that_does_not_wait_is_left_alone() -> None:
+    machine = Machine(lambda workers, _: DECODE[workers])
+    assert machine.run(20, waits=0.01) == 1
+
+
+@pytest.mark.parametrize("best", [1, 2, 4, 6, 8, 12, 16])
+def test_with_many_cores_it_comes_near_the_best(best: int) -> None:
+    """Rates that rise up to ``best`` threads and fall after it."""
+
+    def rate(workers: int, _: float) -> float:
+        used = max(workers, 0.9)
+        return 50.0 * (used if used <= best else best * (best / used) ** 0.5)
+
+    machine = Machine(rate, most=16)
+    found = machine.run(30)
+    assert rate(found, 0) >= 0.7 * rate(best, 0)
+
+
+def test_fixed_settings_stay() -> None:
+    tuner = Tuner(3, 5)
+    for _ in range(1000):
+        tuner.step(1.0)
+    assert (tuner.workers, tuner.prefetch) == (3, 5)
