@@ -55,6 +55,20 @@ def test_a_module_is_found_when_it_is_asked_for():
     ]
 
 
+READS = """import shoal
+writer = shoal.ShardWriter("memory://light/a-%06d.tar")
+with writer: [writer.write({"__key__": str(n), "cls": n, "txt": "t", "json": {"a": n, "b": None}}) for n in range(9)]
+dataset = shoal.Dataset("memory://light")
+found = [*dataset, dataset[3], *shoal.DataLoader(dataset, shuffle=True, batch_size=4, num_workers=0)]
+"""
+
+
+def test_reading_and_writing_load_the_core_only():
+    """Arrow imports pandas, where it is installed, when it is given values in the usual ways."""
+    program = f"import sys; before = set(sys.modules); exec({READS!r}); result = sorted(set(sys.modules) - before)"
+    assert foreign(set(run(program))) == set()
+
+
 def test_a_framework_would_be_seen():
     assert foreign(loaded_by("import shoal, PIL.Image")) == {"PIL"}
 

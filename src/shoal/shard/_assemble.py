@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from shoal.errors import DuplicateFieldError
 
+from ._arrow import text_array
 from ._columns import ColumnCollector
 from ._index import Blocks, Extents, IndexFacts, LongExtents, ShardIndex
 
@@ -55,7 +55,7 @@ def assemble(
     """Build the index. ``names`` are the fields by code. Raises DuplicateFieldError when a sample has one twice."""
     refuse_duplicates(keys, names, members, url)
     fields = _wide(len(keys), names, members) if len(names) <= MOST_WIDE_FIELDS else _long(len(keys), names, members)
-    return ShardIndex(facts, pa.array(keys, pa.string()), fields, columns.finish(len(keys)), blocks)
+    return ShardIndex(facts, text_array(keys), fields, columns.finish(len(keys)), blocks)
 
 
 def refuse_duplicates(keys: list[str], names: list[str], members: MemberColumns, url: str | None) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from ._arrow import scalar_array
 from ._payload_columns import Buffer, PayloadReader
 
 __all__ = ["LARGEST_SOURCE", "ColumnCollector", "extractor_for", "largest_source"]
@@ -214,6 +215,6 @@ def _typed(values: list[Any]) -> pa.Array | str:
     if len(kinds) > 1 and kinds != {int, float}:  # Arrow would take True for 1.0
         return "mixed types"
     try:
-        return pa.array(values)
+        return scalar_array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError):
         return "values that Arrow cannot hold"

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from shoal.errors import ShardIndexError, StaleIndexError
 from shoal.store import local_path, scheme_of, store_for
 
+from ._arrow import as_arrow, as_numpy
 from ._keys import WEBDATASET_RULE, KeyRule
 
 __all__ = ["Blocks", "Extents", "IndexFacts", "ShardIndex", "decode_index", "encode_index", "load_index", "save_index"]
@@ -95,7 +96,7 @@ class ShardIndex:
 
     def key_list(self, start: int, stop: int) -> list[str]:
         """The keys of rows ``[start, stop)``."""
-        keys: list[str] = self.keys.slice(start, stop - start).to_numpy(zero_copy_only=False).tolist()
+        keys: list[str] = self.keys.slice(start, stop - start).to_pylist()
         return keys
 
     def find(self, key: str) -> int | None:
@@ -181,7 +182,7 @@ def encode_index(index: ShardIndex) -> pa.Buffer:
     for name, extents in _wide(index):
         for role, values in (("offset", extents.offset), ("size", extents.size), ("crc", extents.crc)):
             if values is not None:
-                arrays.append(pa.array(values))
+                arrays.append(as_arrow(values))
                 parts.append(pa.field(f"{name}.{role}", arrays[-1].type, False, {"role": role, "field": name}))
     for name, column in index.columns.items():
         arrays.append(column)
@@ -226,7 +227,7 @@ def _encode_long(extents: LongExtents) -> bytes:
     columns |= {"offset": extents.offset, "size": extents.size}
     if extents.crc is not None:
         columns["crc"] = extents.crc
-    batch = pa.RecordBatch.from_pydict({name: pa.array(values) for name, values in columns.items()})
+    batch = pa.RecordBatch.from_pydict({name: as_arrow(values) for name, values in columns.items()})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, batch.schema) as writer:
         writer.write_batch(batch)
@@ -274,13 +275,13 @@ def _decode_wide(batch: pa.RecordBatch, names: list[str]) -> dict[str, Extents]:
     for role in ("offset", "size", "crc"):
         for at in _with_role(batch, role.encode()):
             name = batch.schema.field(at).metadata[b"field"].decode()
-            found[name][role] = batch.column(at).to_numpy()
+            found[name][role] = as_numpy(batch.column(at))
     return {name: Extents(parts["offset"], parts["size"], parts.get("crc")) for name, parts in found.items()}  # type: ignore[arg-type]
 
 
 def _decode_long(data: bytes, names: list[str], rows: int) -> LongExtents:
     batch = pa.ipc.open_file(pa.BufferReader(data)).get_batch(0)
-    row, code, offset, size, *crc = (column.to_numpy() for column in batch.columns)
+    row, code, offset, size, *crc = (as_numpy(column) for column in batch.columns)
     return LongExtents(rows, names, row, code, offset, size, crc[0] if crc else None)
 
 

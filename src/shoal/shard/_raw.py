@@ -11,6 +11,8 @@ import pyarrow as pa
 
 from shoal.codec import Buffer
 
+from ._arrow import as_arrow, text_array
+
 __all__ = ["RawField", "join_raw"]
 
 Int64 = npt.NDArray[np.int64]
@@ -37,7 +39,9 @@ class RawField:
 
     def keys(self, rows: Int64 | slice = slice(None)) -> list[str]:
         """The keys of these samples. Few ask for them, so they are not made before."""
-        keys: list[str] = self.key_array.to_numpy(zero_copy_only=False)[rows].tolist()
+        keys: list[str] = (
+            self.key_array[rows] if isinstance(rows, slice) else self.key_array.take(as_arrow(rows))
+        ).to_pylist()
         return keys
 
     def url(self, row: int) -> str:
@@ -47,7 +51,7 @@ class RawField:
     def take(self, rows: Int64) -> RawField:
         """Some of the samples, over the same bytes."""
         numbers = None if self.shard_numbers is None else self.shard_numbers[rows]
-        keys = self.key_array.take(pa.array(rows))
+        keys = self.key_array.take(as_arrow(rows))
         return RawField(self.data, self.starts[rows], self.sizes[rows], keys, self.urls, numbers)
 
 
@@ -55,7 +59,7 @@ def join_raw(parts: Sequence[RawField]) -> RawField:
     """Several as one. Their bytes are copied, unless all are over the same: so join what is small."""
     if not parts:
         none = np.empty(0, np.int64)
-        return RawField(b"", none, none, pa.array([], pa.string()), ())
+        return RawField(b"", none, none, text_array([]), ())
     if len(parts) == 1:
         return parts[0]
     data, starts = parts[0].data, [part.starts for part in parts]

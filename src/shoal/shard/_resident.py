@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from shoal.errors import PositionError
 
+from ._arrow import as_arrow
 from ._crc import crc32
 from ._index import LongExtents
 from ._raw import RawField
@@ -128,7 +129,7 @@ class Resident:
 
     def keys(self, rows: Int64) -> list[str]:
         """The keys of these samples."""
-        keys: list[str] = self._keys.take(pa.array(rows)).to_numpy(zero_copy_only=False).tolist()
+        keys: list[str] = self._keys.take(as_arrow(rows)).to_pylist()
         return keys
 
     def urls(self, rows: Int64) -> list[str]:
@@ -144,10 +145,10 @@ class Resident:
         if part.lying is None:
             return None
         self._fetch(rows, [field])
-        taken = part.lying.take(pa.array(2 * rows))  # without the interpreter's lock
+        taken = part.lying.take(as_arrow(2 * rows))  # without the interpreter's lock
         _, offsets, data = taken.buffers()
         starts = np.frombuffer(offsets, np.int64, len(rows)) if len(rows) else np.empty(0, np.int64)
-        keys = self._keys.take(pa.array(rows))
+        keys = self._keys.take(as_arrow(rows))
         return RawField(memoryview(data or b""), starts, part.sizes[rows], keys, self._urls, self._shard_of[rows])
 
     # ------------------------------------------------------------------------------------------------- what is where

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from shoal.codec import Buffer
 from shoal.errors import ChecksumError, FieldError, ShoalError
+from shoal.store import HeldReader
 
+from ._arrow import as_arrow
 from ._bytes import TarBytes
 from ._crc import crc32
 from ._cut import Cuts, read_cut
@@ -36,10 +37,14 @@ class Shard:
     elsewhere.
     """
 
-    def __init__(self, url: str, index: ShardIndex, data: TarBytes, *, verify: bool = True) -> None:
+    def __init__(
+        self, url: str, index: ShardIndex, data: TarBytes, *, verify: bool = True, far: HeldReader | None = None
+    ) -> None:
         keep_freed_memory()
         self.url = url
         self.index = index
+        self.far = far
+        """What the bytes come through where the shard is far away, and worth reading ahead."""
         self._data = data
         self._verify = verify
 
@@ -49,6 +54,31 @@ class Shard:
     def close(self) -> None:
         """Give the file back."""
         self._data.close()
+
+    @property
+    def verify(self) -> bool:
+        """Whether what is read is checked against the index."""
+        return self._verify
+
+    def checked_blocks(self, start: int, stop: int) -> Iterator[tuple[int, int, bytes]]:
+        """The blocks that hold the tar's bytes ``[start, stop)``, with where each starts and stops.
+
+        Raises ChecksumError, also where only a header or padding is damaged: the bytes are to be used as they are.
+        """
+        blocks = self.index.blocks
+        assert blocks is not None  # noqa: S101 - asked for only where there are some
+        first = int(np.searchsorted(blocks.offsets, start, "right")) - 1
+        for number in range(first, len(blocks)):
+            base, end = (int(at) for at in blocks.offsets[number : number + 2])
+            if base >= stop:
+                return
+            data = self._data.read(base, end)
+            if self._verify and (found := crc32(data)) != blocks.crcs[number]:
+                self._find_damage(data, base, int(blocks.rows[number]), int(blocks.rows[number + 1]))
+                problem = "a header or padding changed after it was written"
+                expected = f"crc32 {int(blocks.crcs[number]):08x} of a block"
+                raise ChecksumError(problem, expected=expected, found=f"{found:08x}", shard=self.url, offset=base)
+            yield base, end, data
 
     def spans(self, fields: Sequence[str] | None = None) -> list[tuple[int, int]]:
         """The row ranges to read one after the other: the index's blocks, or runs of rows where blocks are no use."""
@@ -135,7 +165,7 @@ class Shard:
     def _gather(self, rows: Int64, names: list[str], extents: list[Extents]) -> list[Sample]:
         offsets = [part.offset[rows].astype(np.int64) for part in extents]
         sizes = [part.size[rows].astype(np.int64) for part in extents]
-        keys = self.index.keys.take(pa.array(rows)).to_numpy(zero_copy_only=False).tolist()
+        keys = self.index.keys.take(as_arrow(rows)).to_pylist()
         if self.index.blocks is not None and len(names) == len(self.index.fields) and names:
             return self._gather_whole(keys, names, offsets, sizes)
         return self._gather_scattered(keys, names, offsets, sizes)
@@ -225,7 +255,7 @@ class Shard:
             for at in np.flatnonzero(np.array(found.crcs, np.uint32) != checked).tolist():
                 key = self.index.keys[int(rows[at])].as_py()
                 raise damaged(self.url, key, field, int(offsets[at]), int(checked[at]), found.crcs[at])
-        return RawField(found.data, found.starts, found.sizes, self.index.keys.take(pa.array(rows)), (self.url,))
+        return RawField(found.data, found.starts, found.sizes, self.index.keys.take(as_arrow(rows)), (self.url,))
 
     def raw_rows(self, rows: Int64, field: str) -> RawField:
         """One field of these samples, in the order given. Raises FieldError when no sample of the shard has it."""
@@ -237,7 +267,7 @@ class Shard:
         buffers = self._data.read_many(plan.starts.tolist(), plan.stops.tolist())
         begins = np.concatenate(([0], np.cumsum(plan.stops - plan.starts)))
         starts = np.where(plan.within < 0, -1, begins[plan.places] + plan.within)
-        keys = self.index.keys.take(pa.array(rows))
+        keys = self.index.keys.take(as_arrow(rows))
         found = RawField(buffers[0] if len(buffers) == 1 else b"".join(buffers), starts, sizes, keys, (self.url,))
         if self._verify and part.crc is not None:
             self._check_raw(found, field, part, rows)

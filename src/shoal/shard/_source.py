@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from shoal.errors import FieldError, ManifestError, PositionError, SampleKeyError, StaleIndexError, TarError
 
+from ._arrow import as_arrow
 from ._cut import Cuts
 from ._keys import WEBDATASET_RULE, KeyRule
 from ._manifest import Manifest
@@ -97,6 +98,7 @@ class ShardSource:
         self._rule = rule
         self._verify = verify
         self._open: OrderedDict[int, Shard] = OrderedDict()
+        self._opening: dict[int, threading.Lock] = {}
         self._starts: Int64 | None = None
         self._lock = threading.RLock()
         self._pick: Pick | None = None
@@ -153,12 +155,21 @@ class ShardSource:
         """An open shard. Raises ManifestError when it holds another number of samples than the manifest says."""
         with self._lock:
             found = self._open.get(number)
-            if found is None:
-                found = self._open[number] = self._opened(self.shards[number])
-                if len(self._open) > _MOST_OPEN:
-                    self._open.popitem(last=False)  # closed when its last reader lets go of it
-            self._open.move_to_end(number)
-            return found
+            if found is not None:
+                self._open.move_to_end(number)
+                return found
+            opening = self._opening.setdefault(number, threading.Lock())
+        with opening:  # one a shard: who reads another one does not wait
+            found = self._open.get(number)
+            return self._keep(number, self._opened(self.shards[number])) if found is None else found
+
+    def _keep(self, number: int, shard: Shard) -> Shard:
+        with self._lock:
+            self._open[number] = shard
+            self._opening.pop(number, None)
+            if len(self._open) > _MOST_OPEN:
+                self._open.popitem(last=False)  # closed when its last reader lets go of it
+        return shard
 
     def shard_of(self, number: int) -> Shard:
         """The open shard of a sample."""
@@ -326,7 +337,7 @@ class ShardSource:
         found = [""] * len(rows)
         for number in np.unique(numbers).tolist():
             at = np.flatnonzero(numbers == number)
-            keys = self.shard(number).index.keys.take(pa.array(rows[at] - self.starts[number])).to_pylist()
+            keys = self.shard(number).index.keys.take(as_arrow(rows[at] - self.starts[number])).to_pylist()
             for position, key in zip(at.tolist(), keys, strict=True):
                 found[position] = key
         return found

@@ -1,0 +1,102 @@
+"""Python and NumPy values as Arrow arrays and back, without ``pa.array`` and ``to_numpy``.
+
+Both of those import pandas where it is installed, to see whether they were given a Series: a quarter of a second, and
+tens of megabytes, before the first sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+__all__ = ["as_arrow", "as_numpy", "scalar_array", "text_array"]
+
+_ARROW = {np.dtype(kind): getattr(pa, kind)() for kind in ("int64", "uint64", "uint32", "float64")}
+_NUMPY = {arrow: numpy for numpy, arrow in _ARROW.items()}
+
+
+def as_arrow(values: npt.NDArray[Any]) -> pa.Array:
+    """Numbers over the same memory.
+
+    Example:
+        >>> as_arrow(np.array([2, 3])).to_pylist()
+        [2, 3]
+    """
+    whole = np.ascontiguousarray(values)
+    return pa.Array.from_buffers(_ARROW[whole.dtype], len(whole), [None, pa.py_buffer(whole)])
+
+
+def as_numpy(array: pa.Array) -> npt.NDArray[Any]:
+    """Numbers without nulls, over the same memory.
+
+    Example:
+        >>> as_numpy(pa.array([2, 3])).tolist()
+        [2, 3]
+    """
+    kind = _NUMPY[array.type]
+    return np.frombuffer(array.buffers()[1] or b"", kind, len(array), array.offset * kind.itemsize)
+
+
+def text_array(texts: list[str], valid: pa.Buffer | None = None) -> pa.Array:
+    """Texts as one array. Raises UnicodeEncodeError where one is not Unicode.
+
+    Example:
+        >>> text_array(["shoal", "Schön"]).to_pylist()
+        ['shoal', 'Schön']
+    """
+    whole = "".join(texts)
+    data = whole.encode()
+    sizes = map(len, texts) if len(data) == len(whole) else (len(text.encode()) for text in texts)
+    is_small = len(data) <= np.iinfo(np.int32).max
+    kind, width = (pa.string(), np.int32) if is_small else (pa.large_string(), np.int64)
+    offsets = np.fromiter(accumulate(sizes, initial=0), width, len(texts) + 1)
+    return pa.Array.from_buffers(kind, len(texts), [valid, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def scalar_array(values: list[Any]) -> pa.Array:
+    """Scalars of one kind, or None, as one typed array; what is stranger is left to Arrow, which may refuse it.
+
+    Raises OverflowError for an integer beyond 64 bits, UnicodeEncodeError, and what Arrow raises.
+
+    Example:
+        >>> scalar_array([1, None, 3]).to_pylist()
+        [1, None, 3]
+    """
+    kinds = set(map(type, values))
+    others = kinds - {type(None)}
+    if not others:
+        return pa.nulls(len(values))
+    if len(others) != 1 or not others <= _SIMPLE.keys():
+        return pa.array(values)
+    kind = others.pop()
+    valid = _bits([value is not None for value in values]) if type(None) in kinds else None
+    return _SIMPLE[kind](values if valid is None else [kind() if value is None else value for value in values], valid)
+
+
+def _bits(flags: list[bool]) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(np.array(flags, np.bool_), bitorder="little"))
+
+
+def _integers(values: list[int], valid: pa.Buffer | None) -> pa.Array:
+    return pa.Array.from_buffers(pa.int64(), len(values), [valid, pa.py_buffer(np.array(values, np.int64))])
+
+
+def _floats(values: list[float], valid: pa.Buffer | None) -> pa.Array:
+    return pa.Array.from_buffers(pa.float64(), len(values), [valid, pa.py_buffer(np.array(values, np.float64))])
+
+
+def _flags(values: list[bool], valid: pa.Buffer | None) -> pa.Array:
+    return pa.Array.from_buffers(pa.bool_(), len(values), [valid, _bits(values)])
+
+
+_SIMPLE: dict[type, Callable[[list[Any], pa.Buffer | None], pa.Array]] = {
+    int: _integers,
+    float: _floats,
+    bool: _flags,
+    str: text_array,
+}
