@@ -28,8 +28,8 @@ LAYERS = {
     **dict.fromkeys(["__init__", "__main__"], 12),  # the front door: may import anything, is imported by nobody
 }
 FRAMEWORKS = {"torch": "torch", "lightning": "torch", "tensorflow": "tf", "jax": "jax", "ray": "ray"}
+FRAMEWORK_PACKAGES = {"torch"}
 FRAMEWORK_HOMES = {
-    "torch.py",
     "tf.py",
     "jax.py",
     "ray.py",
@@ -70,10 +70,17 @@ def direction(tree: ast.AST, where: Path) -> Iterator[str]:
     for line, name in imports(tree, ["shoal", *where.parts[:-1]]):
         top, _, rest = name.partition(".")
         target = rest.split(".")[0]
-        if top in FRAMEWORKS and (where.as_posix() not in FRAMEWORK_HOMES or where.stem.strip("_") != FRAMEWORKS[top]):
+        if top in FRAMEWORKS and adapter_of(where) != FRAMEWORKS[top]:
             yield f":{line}: {top} is imported outside its adapter"
         if top == "shoal" and target != home and LAYERS.get(target, 12) >= LAYERS[home] and home != "__init__":
             yield f":{line}: {home} (layer {LAYERS[home]}) imports {name} (layer {LAYERS.get(target, 'front door')})"
+
+
+def adapter_of(where: Path) -> str | None:
+    """The framework that a module is for."""
+    if where.parts[0] in FRAMEWORK_PACKAGES:
+        return where.parts[0]
+    return where.stem.strip("_") if where.as_posix() in FRAMEWORK_HOMES else None
 
 
 def size(path: Path, tree: ast.AST) -> Iterator[str]:
@@ -136,7 +143,7 @@ def test_a_breach_is_seen(tmp_path, module, source, complaint):
             "from shoal.store import get\nfrom ..codec import decode\nfrom shoal import errors, __version__",
         ),
         ("shard/_read.py", "from ._scan import scan\nfrom . import _scan\nfrom shoal.shard import _scan"),
-        ("torch.py", "import lightning\nimport torch"),
+        ("torch/_loader.py", "import lightning\nimport torch"),
         ("codec/_torch.py", "def f():\n    import torch"),
         ("codec/_jax.py", "def f():\n    import jax"),
         ("codec/_tf.py", "def f():\n    import tensorflow"),

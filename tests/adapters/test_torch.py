@@ -13,13 +13,14 @@ import threading
 
 import numpy as np
 import pytest
+import simplejpeg
 import torch
 from torch.utils.data import DataLoader as TorchLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import shoal
 from shoal.errors import LoaderStateError, OptionError, ShoalWarning
-from shoal.torch import DataLoader, TorchIterableDataset, TorchMapDataset, as_tensors
+from shoal.torch import DataLoader, TorchIterableDataset, TorchMapDataset, as_tensors, decode_jpegs
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*multi-threaded.*fork:DeprecationWarning",  # PyTorch's default on Linux is to fork
@@ -379,3 +380,53 @@ def test_two_ranks_that_only_torch_distributed_knows_of(shards, tmp_path):
         assert [len(batches) for batches in ours_or_theirs] == [7, 7]
         assert sorted(number for batches in ours_or_theirs for batch in batches for number in batch) == list(range(50))
     assert seen[0][0] == seen[0][1]
+
+
+# ------------------------------------------------------------------------------------------- pictures, decoded last
+
+
+def _jpegs(count: int) -> list[bytes]:
+    rng = np.random.default_rng(3)
+    sizes = [(24, 32), (40, 20), (24, 32), (16, 16)]
+    return [
+        simplejpeg.encode_jpeg(rng.integers(0, 256, (*sizes[at % 4], 3), np.uint8), quality=95) for at in range(count)
+    ]
+
+
+def test_jpegs_of_many_sizes_come_as_one_tensor_in_their_order():
+    pictures = _jpegs(9)
+    together = decode_jpegs(pictures, (16, 18))
+    assert (together.shape, together.dtype) == ((9, 3, 16, 18), torch.uint8)
+    for at, picture in enumerate(pictures):
+        assert torch.equal(together[at], decode_jpegs([picture], (16, 18))[0])
+
+
+def test_jpegs_without_a_size_are_as_large_as_they_are():
+    apart, together = decode_jpegs(_jpegs(2)), decode_jpegs(_jpegs(3)[::2])
+    assert [image.shape for image in apart] == [(3, 24, 32), (3, 40, 20)]
+    assert together.shape == (2, 3, 24, 32)
+    assert decode_jpegs([], 8).shape == (0, 3, 8, 8)
+
+
+def test_a_size_that_is_none_is_refused():
+    with pytest.raises(OptionError, match="size"):
+        decode_jpegs(_jpegs(1), (0, 8))
+
+
+def test_a_loader_decodes_named_fields_at_the_end(tmp_path):
+    pictures = _jpegs(10)
+    with shoal.ShardWriter(str(tmp_path / "a-%06d.tar")) as writer:
+        for number, picture in enumerate(pictures):
+            writer.write({"jpg": picture, "cls": number})
+    dataset = shoal.Dataset(str(tmp_path), decode={"jpg": False, "cls": True})
+    loader = DataLoader(dataset, batch_size=4, shuffle=True, decode_jpeg={"jpg": 16}, num_workers=2)
+    again = pickle.loads(pickle.dumps(loader))
+    for batch, same in zip(loader, again, strict=True):
+        assert torch.equal(batch["jpg"], same["jpg"])
+        expected = decode_jpegs([pictures[number] for number in batch["cls"].tolist()], 16)
+        assert torch.equal(batch["jpg"], expected)
+
+
+def test_a_field_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(OptionError, match=r"decode_jpeg names a field that batches do not have.*png.*jpg"):
+        next(iter(DataLoader([{"jpg": b""}], decode_jpeg={"png": None})))

@@ -66,6 +66,7 @@ def test_it_searches_again_when_things_changed() -> None:
 def test_a_caller_that_does_not_wait_is_left_alone() -> None:
     machine = Machine(lambda workers, _: DECODE[workers])
     assert machine.run(20, waits=0.01) == 1
+    assert {one.workers for one in machine.tuner.tried} == {1}
 
 
 @pytest.mark.parametrize("best", [1, 2, 4, 6, 8, 12, 16])
@@ -86,3 +87,10 @@ def test_fixed_settings_stay() -> None:
     for _ in range(1000):
         tuner.step(1.0)
     assert (tuner.workers, tuner.prefetch) == (3, 5)
+
+
+def test_slow_batches_are_not_waited_for_long() -> None:
+    """At two batches a second for each thread, all sixteen are at work within twenty seconds."""
+    machine = Machine(lambda workers, _: 2.0 * max(workers, 1), most=16)
+    machine.run(20)
+    assert machine.tuner.workers == 16

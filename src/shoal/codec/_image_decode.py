@@ -10,6 +10,7 @@ import numpy as np
 from shoal.codec._array import Array
 from shoal.codec._codec import Buffer, Decoder, Limits, SizedDecoder
 from shoal.codec._extra import require
+from shoal.codec._image_direct import direct_filler
 from shoal.codec._image_read import open_with_pillow, pixel_reader
 from shoal.codec._image_resize import fill, resizer, shrink_factor
 from shoal.codec._image_spec import IMAGE_FORMS, ImageForm, ImageSpec
@@ -59,7 +60,8 @@ def _sized_decoder(spec: ImageSpec, form: ImageForm, shape: tuple[int, ...], lim
         if pixels is not out:
             fill(out, pixels, spec, resize)
 
-    levels = SizedDecoder(shape, np.dtype(np.uint8), decode_into)
+    filler = direct_filler(spec, form.mode, shape, limits, decode_into)
+    levels = SizedDecoder(shape, np.dtype(np.uint8), filler)
     if form.container == "pil":
         image_of = require("PIL.Image", extra="images").fromarray
         return lambda data: image_of(levels(data))

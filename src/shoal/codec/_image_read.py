@@ -15,7 +15,7 @@ from shoal.codec._extra import require
 from shoal.codec._image_spec import JpegDecoder
 from shoal.errors import DecodeError
 
-__all__ = ["Factor", "Read", "open_with_pillow", "pixel_reader"]
+__all__ = ["JPEG_MAGIC", "Factor", "Read", "open_with_pillow", "pixel_reader"]
 
 Mode: TypeAlias = Literal["L", "RGB", "RGBA"] | None
 Factor: TypeAlias = Callable[[int, int], int]
@@ -44,7 +44,7 @@ _FORMATS = (
     "DDS",
     "PSD",
 )
-_JPEG_MAGIC = b"\xff\xd8\xff"
+JPEG_MAGIC = b"\xff\xd8\xff"
 _JPEG_END = b"\xff\xd9"
 _WIDE_MODES = ("I;16", "I;16L", "I;16B", "I", "F")
 _STORED_MODES = ("L", "LA", "RGB", "RGBA")
@@ -64,7 +64,7 @@ def _jpeg_or(with_pillow: Read, read_jpeg: Callable[[Buffer, Factor, Array | Non
     """Pillow for what is no JPEG, and for JPEG that ``read_jpeg`` gives None for."""
 
     def read(data: Buffer, factor: Factor, into: Array | None) -> Array:
-        pixels = read_jpeg(data, factor, into) if data[:3] == _JPEG_MAGIC else None
+        pixels = read_jpeg(data, factor, into) if data[:3] == JPEG_MAGIC else None
         return with_pillow(data, factor, into) if pixels is None else pixels
 
     return read

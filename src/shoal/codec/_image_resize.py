@@ -100,13 +100,19 @@ def _shrinks(pixels: Array, out: Array) -> bool:
     return bool(pixels.shape[0] >= out.shape[0] and pixels.shape[1] >= out.shape[1])
 
 
+def cv2_interpolation(interpolation: Interpolation, *, shrinks: bool) -> int:
+    """What cv2 calls it."""
+    cv2 = require("cv2", extra="images")
+    if interpolation == "area" and shrinks:  # else cv2's "area" is neither area nor linear
+        return int(cv2.INTER_AREA)
+    return int(cv2.INTER_NEAREST_EXACT if interpolation == "nearest" else cv2.INTER_LINEAR)
+
+
 def _cv2_resize() -> Resize:
     cv2 = require("cv2", extra="images")
 
     def resize(pixels: Array, out: Array, interpolation: Interpolation) -> None:
-        how = cv2.INTER_NEAREST_EXACT if interpolation == "nearest" else cv2.INTER_LINEAR
-        if interpolation == "area" and _shrinks(pixels, out):  # else cv2's "area" is neither area nor linear
-            how = cv2.INTER_AREA
+        how = cv2_interpolation(interpolation, shrinks=_shrinks(pixels, out))
         made = cv2.resize(pixels, (out.shape[1], out.shape[0]), dst=out, interpolation=how)
         if not np.may_share_memory(made, out):
             out[...] = made

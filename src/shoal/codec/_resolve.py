@@ -185,35 +185,43 @@ def _handled(handlers: list[Handler], field: str, final: Decoder) -> Decoder:
 
 
 def _guarded(decoder: Decoder, field: str, codec: Codec | None, keep: bool) -> Decoder:
-    """The one boundary where what libraries raise becomes a `DecodeError`, or the bytes are kept."""
+    """The boundary where what libraries raise becomes a `DecodeError`, or the bytes are kept."""
 
     def run(data: Buffer) -> Any:
         try:
             return decoder(data)
         except (MissingExtraError, MemoryError):
             raise  # these say nothing about the data
-        except CodecError as error:
+        except Exception as error:  # noqa: BLE001 - whatever a library raises
             if keep:
                 return data
-            error.at(field=field)
-            raise
-        except Exception as error:
-            if keep:
-                return data
-            raise _decode_error(error, field, codec) from error
+            raise _decode_error(error, field, codec) from _cause(error)
 
     return run
 
 
 def _guarded_filling(decoder: SizedDecoder, field: str, codec: Codec | None) -> SizedDecoder:
-    def fill(both: Any) -> None:
-        decoder.decode_into(*both)
+    decode_into = decoder.decode_into
 
-    guarded: Any = _guarded(fill, field, codec, keep=False)
-    return replace(decoder, decode_into=lambda data, out: guarded((data, out)))
+    def run(data: Buffer, out: Any) -> None:
+        try:
+            decode_into(data, out)
+        except (MissingExtraError, MemoryError):
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever a library raises
+            raise _decode_error(error, field, codec) from _cause(error)
+
+    return replace(decoder, decode_into=run)
 
 
-def _decode_error(error: Exception, field: str, codec: Codec | None) -> DecodeError:
+def _cause(error: Exception) -> BaseException | None:
+    return error.__cause__ if isinstance(error, CodecError) else error
+
+
+def _decode_error(error: Exception, field: str, codec: Codec | None) -> CodecError:
+    if isinstance(error, CodecError):
+        error.at(field=field)
+        return error
     expected = codec.expects if codec else None
     found = f"{type(error).__name__}: {error}"
     return DecodeError("the field does not decode", expected=expected, found=found, field=field, offset=_offset(error))

@@ -31,9 +31,13 @@ def filled_batch(samples: list[Sample], decoders: Decoders, ragged: Ragged) -> A
 def _column(values: list[Buffer | None], samples: list[Sample], decoder: Any) -> Any:
     """One array; a list where some samples have no such field."""
     present = [place for place, value in enumerate(values) if value is not None]
-    column = _rows(len(present), decoder)
-    for row, place in enumerate(present):
-        _decode(values[place], samples[place], column[row], decoder)
+    column, decode_into, place = _rows(len(present), decoder), decoder.decode_into, 0
+    try:
+        for row, place in zip(column, present, strict=True):
+            decode_into(values[place], row)
+    except ShoalError as error:
+        sample = samples[place]
+        raise error.at(shard=sample["__url__"], key=sample["__key__"]) from error.__cause__
     if len(present) == len(values):
         return column
     rows = dict(zip(present, column, strict=True))
@@ -44,10 +48,3 @@ def _rows(count: int, decoder: SizedDecoder) -> npt.NDArray[Any]:
     """Memory for so many values: used again when nobody holds an earlier batch."""
     size = count * math.prod(decoder.shape) * decoder.dtype.itemsize
     return shared_buffers().empty(size).view(decoder.dtype).reshape(count, *decoder.shape)
-
-
-def _decode(value: Any, sample: Sample, out: npt.NDArray[Any], decoder: SizedDecoder) -> None:
-    try:
-        decoder.decode_into(value, out)
-    except ShoalError as error:
-        raise error.at(shard=sample["__url__"], key=sample["__key__"]) from error.__cause__

@@ -1,10 +1,11 @@
 """Autotune: how many threads, and how many batches ahead, found while the loader runs.
 
-**Climb.** One thread, then twice as many while that helps, and last none at all, the caller's own. **Race.** Those that
-came near the best take turns, and each turn is compared with the others of its round only, since the machine and the
-data change meanwhile: the first epoch is read, a later one may be in memory. What is best over the rounds is
-**settled**. When the caller hardly waits there is nothing to gain, and nothing is changed. When the rate leaves what
-was settled, for several spans in a row, the search begins anew.
+**Look around.** Half as many threads as there may be, then all; where that does not help, half as many again and
+again while little is lost, down to none at all: the caller's own. **Race.** Those that came near the best take turns,
+and each turn is compared with the others of its round only, since the machine and the data change meanwhile: the
+first epoch is read, a later one may be in memory. What is best over the rounds is **settled**. When the caller hardly
+waits there is nothing to gain, and nothing is changed. When the rate leaves what was settled, for several spans in a
+row, the search begins anew.
 """
 
 from __future__ import annotations
@@ -20,12 +21,16 @@ __all__ = ["Tuner", "Tuning"]
 
 _LEAST_BATCHES = 8
 _LEAST_SECONDS = 0.1
+_SLOW_BATCHES, _SLOW_SECONDS = 2, 1.0
+"""Enough, too: where batches take long, nobody waits for eight of them."""
 _WAITS = 0.05
 """The share of its time that the caller may wait without anything being changed."""
 _GAIN = 1.03
-"""What twice the threads must gain to be worth trying more."""
+"""What all threads must gain over half of them for fewer not to be tried."""
+_LOST = 0.7
+"""What half of them may lose for fewer still to be tried."""
 _NEAR = 0.3
-"""The share of the best rate of the climb that takes a setting into the race."""
+"""The share of the best rate seen that takes a setting into the race."""
 _ROUNDS = 3
 _FELL, _ROSE = 0.75, 1.5
 """Rates, by the settled one, at which something has changed."""
@@ -58,7 +63,7 @@ class Tuner:
         self._fixed_prefetch = prefetch
         self._most = max(1, most_workers or os.cpu_count() or 1)
         self._clock = clock
-        self.workers = 1 if workers is None else workers
+        self.workers = _first(self._most) if workers is None else workers
         self.tried: list[Tuning] = []
         self._search: _Search | None = None if workers is not None else _Search(self._most)
         self._settled_rate = 0.0
@@ -86,7 +91,10 @@ class Tuner:
             return
         self._batches += 1
         self._waited += waited
-        if self._batches >= _LEAST_BATCHES and now - self._since >= _LEAST_SECONDS:
+        seconds = now - self._since
+        if (self._batches >= _LEAST_BATCHES and seconds >= _LEAST_SECONDS) or (
+            self._batches >= _SLOW_BATCHES and seconds >= _SLOW_SECONDS
+        ):
             self._judge(now)
 
     def resume(self) -> None:
@@ -112,7 +120,7 @@ class Tuner:
             self._go_on(self._search, rate)
         elif self._is_changed(rate):
             self._search = _Search(self._most)
-            self.workers = 1
+            self.workers = _first(self._most)
 
     def _go_on(self, search: _Search, rate: float) -> None:
         self.workers = search.next(rate)
@@ -132,6 +140,11 @@ class Tuner:
         )
 
 
+def _first(most: int) -> int:
+    """Where a search begins: far enough to decode at once, not so far that small samples only wait for each other."""
+    return max(1, most // 2)
+
+
 class _Search:
     """One search: told the rate of a setting, it says which is next."""
 
@@ -140,7 +153,7 @@ class _Search:
         self.rate = 0.0
         """That of the best, when it is over."""
         self._rates: dict[int, list[float]] = {}
-        self._now = 1
+        self._now = _first(most)
         self._settings = self._order(most)
         next(self._settings)
 
@@ -151,10 +164,9 @@ class _Search:
         return self._now
 
     def _order(self, most: int) -> Iterator[int]:
-        yield 1
-        yield from self._climb(most)
-        climb = {setting: rates[-1] for setting, rates in self._rates.items()}
-        near = [setting for setting, rate in climb.items() if rate >= _NEAR * max(climb.values())]
+        yield from self._around(most)
+        seen = {setting: rates[-1] for setting, rates in self._rates.items()}
+        near = [setting for setting, rate in seen.items() if rate >= _NEAR * max(seen.values())]
         if len(near) > 1:
             self._rates.clear()
             for turn in range(_ROUNDS):  # now forward, now back: what changes slowly favours none
@@ -163,16 +175,20 @@ class _Search:
         self.is_over, self.rate = True, self._last(best)
         yield best
 
-    def _climb(self, most: int) -> Iterator[int]:
-        now = 1
-        while now < most:
-            before, now = now, min(2 * now, most)
+    def _around(self, most: int) -> Iterator[int]:
+        now = _first(most)
+        yield now
+        if now < most:
+            yield most
+        if most > 2 and self._last(most) >= _GAIN * self._last(now):
+            if most > 4:  # between few there is nothing
+                yield 3 * most // 4
+            return
+        while now:
+            before, now = now, now // 2
             yield now
-            if self._last(now) < _GAIN * self._last(before):
-                break
-        if now > 4:  # between few there is nothing
-            yield 3 * now // 4
-        yield 0
+            if self._last(now) < _LOST * self._last(before):
+                return
 
     def _last(self, setting: int) -> float:
         return self._rates[setting][-1]

@@ -1,0 +1,24 @@
+"""PyTorch: a loader as an IterableDataset, a dataset as a Dataset, and a loader of our own that gives tensors.
+
+Arrays become tensors without a copy where they may be written to; PyTorch has no read-only tensors, so others are
+copied. ``DataLoader`` here works on threads. ``TorchIterableDataset`` is for programs that want PyTorch's own
+``torch.utils.data.DataLoader`` around it: with any number of workers the batches, and their order, are the same.
+"""
+
+from __future__ import annotations
+
+from shoal.errors import MissingExtraError
+
+try:
+    import torch as _torch  # noqa: F401 - to say what is missing before anything else does
+except ImportError as error:
+    raise MissingExtraError(
+        "the package torch cannot be imported", found=error, hint="pip install 'shoal[torch]'"
+    ) from error
+
+from ._datasets import TorchIterableDataset, TorchMapDataset
+from ._images import decode_jpegs
+from ._loader import DataLoader
+from ._tensors import as_tensors
+
+__all__ = ["DataLoader", "TorchIterableDataset", "TorchMapDataset", "as_tensors", "decode_jpegs"]
