@@ -1,4 +1,4 @@
-"""TensorFlow: a loader as a ``tf.data.Dataset``.
+"""TensorFlow: a loader as a ``tf.data.Dataset``, and TFRecord files of any store as TensorFlow gives its own.
 
 The loader makes batches ahead on threads already, and TensorFlow asks for them one at a time. So the loader's
 ``state_dict()`` is that of the batch in use, also inside ``model.fit``, as long as no ``prefetch`` is put after it.
@@ -6,12 +6,14 @@ The loader makes batches ahead on threads already, and TensorFlow asks for them 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from shoal import dataset
 from shoal.adapt import map_arrays, map_leaves
 from shoal.errors import DecodeError, MissingExtraError, OptionError
 from shoal.load import DataLoader
@@ -19,7 +21,10 @@ from shoal.load import DataLoader
 if TYPE_CHECKING:
     import tensorflow as tf
 
-__all__ = ["as_arrays", "generator_signature", "output_signature", "to_tf_dataset"]
+__all__ = ["TFRecordDataset", "as_arrays", "generator_signature", "output_signature", "to_tf_dataset"]
+
+_BUFFER = 1 << 18
+_RECORDS = 64
 
 
 def to_tf_dataset(loader: DataLoader, signature: Any = None) -> tf.data.Dataset:
@@ -50,6 +55,61 @@ def to_tf_dataset(loader: DataLoader, signature: Any = None) -> tf.data.Dataset:
     options = tensorflow.data.Options()
     options.experimental_optimization.inject_prefetch = False  # it would run ahead of the loader's state
     return made.with_options(options)
+
+
+def TFRecordDataset(  # noqa: N802 - TensorFlow's name for it, with its arguments
+    filenames: str | PathLike[str] | Sequence[str | PathLike[str]],
+    compression_type: Literal["", "GZIP", "ZLIB"] | None = None,
+    buffer_size: int | None = None,
+    num_parallel_reads: int | None = None,
+) -> tf.data.Dataset:
+    """The records of TFRecord files, one string each, as ``tf.data.TFRecordDataset`` gives them.
+
+    Files are paths, patterns or URLs of any store (``s3://`` for one), and every record's checksums are checked.
+    ``buffer_size`` is how many bytes are handed to TensorFlow at a time. ``num_parallel_reads`` threads read ahead;
+    unlike TensorFlow's, records stay in the order of the files whatever it is. ``compression_type=None`` goes by a
+    file's first bytes.
+
+    Raises:
+        ObjectNotFoundError: A file is not there.
+        OptionError: A number is not above zero.
+
+    Example:
+        >>> from shoal.formats import write_format
+        >>> _ = write_format("memory://doc/tf/a.tfrecord", [{"label": 3}, {"label": 4}])
+        >>> records = TFRecordDataset("memory://doc/tf/a.tfrecord")
+        >>> [_tensorflow().train.Example.FromString(one.numpy()).features.feature["label"] for one in records][1]
+        int64_list {
+          value: 4
+        }
+    """
+    tensorflow = _tensorflow()
+    for name, value in (("buffer_size", buffer_size), ("num_parallel_reads", num_parallel_reads)):
+        if value is not None and value < 1:
+            raise OptionError(f"{name} is above zero", expected="1 or more, or None", found=value)
+    names = [filenames] if isinstance(filenames, (str, PathLike)) else list(filenames)
+    records = dataset.TFRecordDataset([str(name) for name in names], compression_type=compression_type, example=False)
+    loader = DataLoader(records, batch_size=_RECORDS, num_workers=num_parallel_reads or 0, rank=0, world_size=1)
+    spec = tensorflow.TensorSpec([None], tensorflow.string)
+    made = tensorflow.data.Dataset.from_generator(
+        lambda: _gathered(loader.with_options(), buffer_size or _BUFFER), output_signature=spec
+    )
+    return made.unbatch()
+
+
+def _gathered(batches: DataLoader, buffer_size: int) -> Iterator[Any]:
+    """Records, so many at once as fill the buffer."""
+    held: list[bytes] = []
+    size = 0
+    for batch in batches:
+        for record in batch["record"]:
+            held.append(record)
+            size += len(record)
+            if size >= buffer_size:
+                yield np.array(held, object)
+                held, size = [], 0
+    if held:
+        yield np.array(held, object)
 
 
 def generator_signature(loader: DataLoader) -> Callable[[], Iterator[Any]]:

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import shoal
 from shoal.errors import DecodeError, OptionError
-from shoal.tf import generator_signature, output_signature, to_tf_dataset
+from shoal.tf import TFRecordDataset, generator_signature, output_signature, to_tf_dataset
 
 
 def loader_of(shards: str) -> shoal.DataLoader:
@@ -93,3 +93,43 @@ def test_what_has_no_tensor_is_named():
         to_tf_dataset(shoal.DataLoader([{"meta": {"deep": None}}]))
     with pytest.raises(OptionError, match="no batch"):
         to_tf_dataset(shoal.DataLoader([]))
+
+
+# ---------------------------------------------------------------------------------------------------------- TFRecord
+
+
+def _records(path: str, count: int, compression: str = "") -> list[bytes]:
+    made = [bytes([at % 251]) * (at * 7 % 3000) for at in range(count)]
+    with tf.io.TFRecordWriter(path, options=tf.io.TFRecordOptions(compression_type=compression)) as writer:
+        for record in made:
+            writer.write(record)
+    return made
+
+
+@pytest.mark.parametrize("compression", ["", "GZIP", "ZLIB"])
+@pytest.mark.parametrize("options", [{}, {"buffer_size": 1}, {"num_parallel_reads": 2}])
+def test_tfrecords_are_those_of_tensorflow(tmp_path, compression, options):
+    paths = [str(tmp_path / f"{at}.tfrecord") for at in range(3)]
+    for at, path in enumerate(paths):
+        _records(path, 50 + at, compression)
+    ours = TFRecordDataset(paths, compression, **options)
+    theirs = tf.data.TFRecordDataset(paths, compression)
+    assert ours.element_spec == theirs.element_spec
+    assert list(ours.as_numpy_iterator()) == list(theirs.as_numpy_iterator())
+    assert len(list(ours.batch(10))) == 16  # a second time, and with TensorFlow's own verbs
+
+
+def test_a_damaged_tfrecord_is_not_read_over(tmp_path):
+    path = tmp_path / "a.tfrecord"
+    _records(str(path), 20)
+    data = bytearray(path.read_bytes())
+    data[-6] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(tf.errors.OpError, match="not those that were written"):
+        list(TFRecordDataset(path))
+
+
+def test_a_number_that_is_none_is_refused(tmp_path):
+    _records(str(tmp_path / "a.tfrecord"), 1)
+    with pytest.raises(OptionError, match="num_parallel_reads"):
+        TFRecordDataset(tmp_path / "a.tfrecord", num_parallel_reads=0)
