@@ -1,11 +1,7 @@
-"""Run every question and write RESULTS.md."""
+"""Answer the questions; write RESULTS.md and the documentation's page."""
 
 from __future__ import annotations
 
-import importlib.metadata
-import os
-import pathlib
-import platform
 import sys
 
 from . import (
@@ -15,13 +11,16 @@ from . import (
     loader_raw,
     loader_typed,
     memory_stream,
+    plaid_backends,
     plan_huge,
     read_random,
     read_sequential,
     typed_batches,
+    viewer_million,
     where_million,
     write,
 )
+from ._answers import keep, write_pages
 
 QUESTIONS = (
     read_sequential,
@@ -36,48 +35,23 @@ QUESTIONS = (
     loader_typed,
     loader_jpeg,
     loader_autotune,
+    plaid_backends,
+    viewer_million,
 )
-_PACKAGES = ("shoal", "numpy", "pyarrow", "isal", "webdataset", "datasets")
-
-
-def _machine() -> str:
-    model = next(
-        (line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")),
-        platform.processor(),
-    )
-    memory = next((int(line.split()[1]) // 2**20 for line in _lines("/proc/meminfo") if line.startswith("MemTotal")), 0)
-    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in _PACKAGES)
-    return (
-        f"{os.cpu_count()} cores ({model}), {memory} GiB, {platform.system()} {platform.release()}, "
-        f"Python {platform.python_version()}; {versions}."
-    )
-
-
-def _lines(path: str) -> list[str]:
-    file = pathlib.Path(path)
-    return file.read_text().splitlines() if file.exists() else []
 
 
 def main() -> None:
-    """Answer all questions, or those named on the command line."""
-    chosen = [module for module in QUESTIONS if not sys.argv[1:] or module.__name__.rpartition(".")[2] in sys.argv[1:]]
-    answers = []
-    for module in chosen:
-        answers.append(module.run().markdown())
-        print(answers[-1], flush=True)
-    if len(chosen) == len(QUESTIONS):
-        text = "\n".join(
-            [
-                "# Results",
-                "",
-                "Written by `make bench`. Medians of five rounds, contenders taking turns.",
-                "",
-                _machine(),
-                "",
-                *answers,
-            ]
-        )
-        (pathlib.Path(__file__).parent / "RESULTS.md").write_text(text)
+    """Answer all questions, or those named on the command line, and write the pages anew."""
+    names = [module.__name__.rpartition(".")[2] for module in QUESTIONS]
+    strange = [name for name in sys.argv[1:] if name not in names]
+    if strange:
+        sys.exit(f"no such question: {', '.join(strange)}; there are {', '.join(names)}")
+    for name, module in zip(names, QUESTIONS, strict=True):
+        if not sys.argv[1:] or name in sys.argv[1:]:
+            question = module.run()
+            keep(name, question)
+            print(question.markdown(), flush=True)
+    write_pages(names)
 
 
 if __name__ == "__main__":
