@@ -1,0 +1,263 @@
+"""The arrays of one shard, by row and feature.
+
+A shard on the local disk is mapped, as PLAID maps its constants and ``hf_datasets`` its tables: an array is a read-only
+view of the file, and bytes that nobody looks at are not read. Each array is compared with its checksum the first time
+it is read. As with those two, a file that is cut short while it is mapped ends the process: shards are replaced by
+renaming, never in place. A shard elsewhere is read by ranges, those of neighbouring members together.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from shoal.codec import decode_npy
+from shoal.errors import DecodeError, FieldError, FormatError, TarError, TruncatedError
+from shoal.shard import KeyRule, Shard, open_shard
+from shoal.shard._crc import crc32
+from shoal.shard._shard import damaged
+from shoal.store import local_path, scheme_of
+
+from ._indexers import apply_indexer, read_indexed
+from ._record import RECORD_FIELD, SampleRecord, decode_record, number_in_key, path_of_field
+
+__all__ = ["ArrayShard", "ShardPlace", "Values"]
+
+Values = dict[str, npt.NDArray[Any] | None]
+Int64 = npt.NDArray[np.int64]
+UInt32 = npt.NDArray[np.uint32]
+
+_NO_INDEXERS: Mapping[str, Any] = {}
+_FETCH_BYTES = 16 << 20
+"""Of a shard elsewhere, fetched at once when samples are read one after the other."""
+_KEEP_CASE = KeyRule(case="keep")  # a foreign tar may name its features in its members
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPlace:
+    """A shard that belongs to a split."""
+
+    url: str
+    sidecar: str | None = None
+    numbers: range | None = None
+    """Of its samples, where that is known before it is opened."""
+
+
+class ArrayShard:
+    """Reads arrays of one shard, which opens when it is first needed. Threads may share it.
+
+    ``features`` gives the member field of each feature path; without it, the shard's own records do.
+    """
+
+    def __init__(self, place: ShardPlace, features: Mapping[str, str] | None = None) -> None:
+        self.place = place
+        self._features = features
+
+    @functools.cached_property
+    def _shard(self) -> Shard:
+        if self.place.sidecar is not None:
+            return open_shard(self.place.url, sidecar=self.place.sidecar)
+        return open_shard(self.place.url, rule=_KEEP_CASE)
+
+    @functools.cached_property
+    def _mapped(self) -> memoryview | None:
+        """The tar's bytes, where they can be mapped."""
+        shard = self._shard
+        if scheme_of(self.place.url) != "file" or shard.index.facts.compression is not None:
+            return None
+        # By Arrow, since Python's own maps keep their files open, and of shards there may be more than of those.
+        with pa.memory_map(local_path(self.place.url)) as file:
+            mapped = memoryview(file.read_buffer())
+        shard.close()  # only its index is needed now
+        return mapped
+
+    @functools.cached_property
+    def numbers(self) -> Int64:
+        """The number of each sample in its split. Raises FormatError when a key has none."""
+        if self.place.numbers is not None:
+            return np.arange(self.place.numbers.start, self.place.numbers.stop)
+        keys = self._shard.index.key_list(0, len(self._shard))
+        found = [number_in_key(key) for key in keys]
+        if None in found:
+            raise FormatError(
+                "this is not a shard of a PLAID dataset",
+                expected="keys like sample_000000000",
+                found=keys[found.index(None)],
+                shard=self.place.url,
+            )
+        return np.array(found, np.int64)
+
+    @functools.cached_property
+    def fields(self) -> Mapping[str, str]:
+        """The member field of each feature path."""
+        if self._features is not None:
+            return self._features
+        names = self._shard.index.fields
+        if RECORD_FIELD in names and len(self._shard):
+            return {path: field for field, path in self.record(0).features}
+        return {path: name for name in names if (path := path_of_field(name)) is not None}
+
+    def record(self, row: int) -> SampleRecord:
+        """What a sample says of itself. Raises DecodeError."""
+        part = self._shard.index.fields[RECORD_FIELD]
+        if not (start := int(part.offset[row])):
+            raise TarError("a sample has no record", expected=".json", shard=self.place.url, key=self._key(row))
+        if (view := self._mapped) is None:
+            data = self._shard.read_rows(np.array([row]), [RECORD_FIELD])[0][RECORD_FIELD]
+        else:
+            data = view[start : start + int(part.size[row])]
+            self._compare(row, RECORD_FIELD, data, start, int(part.size[row]), part.crc)
+        try:
+            return decode_record(data)
+        except DecodeError as error:
+            raise error.at(shard=self.place.url, key=self._key(row), field=RECORD_FIELD) from error.__cause__
+
+    @functools.cached_property
+    def _columns(self) -> dict[str, int]:
+        return {path: column for column, path in enumerate(self.fields)}
+
+    @functools.cached_property
+    def _extents(self) -> tuple[Int64, Int64, UInt32]:
+        """Offset, size and checksum of each feature, a row a sample. Offset 0: the sample lacks it."""
+        index, shape = self._shard.index, (len(self._shard), len(self.fields))
+        offsets, sizes, crcs = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(shape, np.uint32)
+        for column, field in enumerate(self.fields.values()):
+            if field in index.fields:
+                part = index.fields[field]
+                offsets[:, column], sizes[:, column] = part.offset, part.size
+                crcs[:, column] = part.crc if part.crc is not None else 0
+                self._checked[:, column] = part.crc is None
+        return offsets, sizes, crcs
+
+    @functools.cached_property
+    def _checked(self) -> npt.NDArray[np.bool_]:
+        return np.zeros((len(self._shard), len(self.fields)), bool)
+
+    def read(self, row: int, paths: Sequence[str] | None = None, indexers: Mapping[str, Any] = _NO_INDEXERS) -> Values:
+        """The features of one sample: all of them, or these. None for one that the sample has not.
+
+        Raises FieldError for one that the dataset has not; ChecksumError, DecodeError.
+        """
+        paths = list(self.fields) if paths is None else self._known(paths)
+        view = self._mapped
+        found = self._fetched([row], paths, indexers)[0] if view is None else self._viewed(view, row, paths, indexers)
+        if missing := [path for path in paths if found[path] is None]:
+            self._check_none(row, missing)
+        return found
+
+    def read_many(self, rows: Sequence[int], paths: Sequence[str] | None = None) -> Iterator[Values]:
+        """Samples one after the other; of a shard elsewhere, several are fetched at once."""
+        if self._mapped is not None:
+            yield from (self.read(row, paths) for row in rows)
+            return
+        paths = list(self.fields) if paths is None else self._known(paths)
+        columns = [self._columns[path] for path in paths]
+        size = int(self._extents[1][np.ix_(rows, columns)].sum(axis=1).mean()) if len(rows) else 0
+        step = max(1, min(256, _FETCH_BYTES // max(size, 1)))
+        for start in range(0, len(rows), step):
+            for row, found in zip(rows[start:], self._fetched(rows[start : start + step], paths, {}), strict=False):
+                if missing := [path for path in paths if found[path] is None]:
+                    self._check_none(row, missing)
+                yield found
+
+    def _known(self, paths: Sequence[str]) -> list[str]:
+        if unknown := [path for path in paths if path not in self._columns]:
+            raise FieldError(
+                "no such variable feature",
+                expected=" or ".join(list(self.fields)[:8]) or "none: the dataset has no variable features",
+                found=" and ".join(unknown),
+                shard=self.place.url,
+            )
+        return list(paths)
+
+    def _viewed(self, view: memoryview, row: int, paths: Sequence[str], indexers: Mapping[str, Any]) -> Values:
+        offsets, sizes = (part[row].tolist() for part in self._extents[:2])
+        found: Values = {}
+        for path in paths:
+            column = self._columns[path]
+            if not offsets[column]:
+                found[path] = None
+                continue
+            data = view[offsets[column] : offsets[column] + sizes[column]]
+            if path in indexers:
+                found[path] = apply_indexer(self._decoded(row, path, data), indexers[path], path)
+                continue
+            if not self._checked[row, column]:
+                self._check(row, column, path, data)
+            found[path] = self._decoded(row, path, data)
+        return found
+
+    def _check(self, row: int, column: int, path: str, data: memoryview) -> None:
+        offsets, sizes, crcs = self._extents
+        self._compare(row, path, data, int(offsets[row, column]), int(sizes[row, column]), crcs[:, column])
+        self._checked[row, column] = True
+
+    def _compare(self, row: int, path: str, data: memoryview, start: int, size: int, crcs: UInt32 | None) -> None:
+        if len(data) != size:
+            raise TruncatedError(
+                "the shard ends before its index says",
+                expected=f"{size} bytes",
+                found=len(data),
+                shard=self.place.url,
+                key=self._key(row),
+                field=path,
+                offset=start,
+            )
+        if crcs is not None and (found := crc32(data)) != crcs[row]:
+            raise damaged(self.place.url, self._key(row), path, start, int(crcs[row]), found)
+
+    def _decoded(self, row: int, path: str, data: bytes | memoryview) -> npt.NDArray[Any]:
+        try:
+            return decode_npy(data)
+        except DecodeError as error:
+            raise error.at(shard=self.place.url, key=self._key(row), field=path) from error.__cause__
+
+    def _key(self, row: int) -> str:
+        return str(self._shard.index.key_list(row, row + 1)[0])
+
+    def _fetched(self, rows: Sequence[int], paths: Sequence[str], indexers: Mapping[str, Any]) -> list[Values]:
+        whole = [path for path in paths if path not in indexers]
+        fields = [self.fields[path] for path in whole]
+        # A single row is read member by member, each its own request; of two, even the same, near ones go together.
+        twice = [*rows, *rows] if len(rows) == 1 else list(rows)
+        samples = self._shard.read_rows(np.array(twice), fields) if whole else [{} for _ in rows]
+        found: list[Values] = []
+        for row, sample in zip(rows, samples, strict=False):
+            values: Values = dict.fromkeys(paths)
+            for path, field in zip(whole, fields, strict=True):
+                if field in sample:
+                    values[path] = self._decoded(row, path, sample[field])
+            for path in indexers.keys() & set(paths):
+                values[path] = self._indexed(row, path, indexers[path])
+            found.append(values)
+        return found
+
+    def _indexed(self, row: int, path: str, indexer: Any) -> npt.NDArray[Any] | None:
+        size = int(self._extents[1][row, self._columns[path]])
+        if not self._extents[0][row, self._columns[path]]:
+            return None
+        field = self.fields[path]
+        try:
+            return read_indexed(lambda start, stop: self._shard.read_part(row, field, start, stop), size, indexer, path)
+        except DecodeError as error:
+            raise error.at(shard=self.place.url, key=self._key(row), field=path) from error.__cause__
+
+    def _check_none(self, row: int, paths: Sequence[str]) -> None:
+        """A member that is not there is None only where the sample's record says so."""
+        if RECORD_FIELD not in self._shard.index.fields:
+            return
+        if lost := [path for path in paths if path not in self.record(row).none]:
+            raise TarError(
+                "a member is missing",
+                expected=self.fields[lost[0]],
+                shard=self.place.url,
+                key=self._key(row),
+                field=lost[0],
+                hint="restore the shard",
+            )
