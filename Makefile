@@ -16,7 +16,10 @@ TORCH := torch==2.13.0
 
 # Programs that tests drive, as program:package by their Debian names. What is there already is not installed again, so
 # a machine that is not Debian's needs only to have them. The demo and the library itself need none.
-APT := redis-server:redis-server chromium:chromium node:nodejs npm:npm
+APT := redis-server:redis-server pg_ctlcluster:postgresql chromium:chromium node:nodejs npm:npm
+
+# What tests take from npm: folders with a lock file.
+NPM := tests/viewer tests/atmosphere/pds
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -25,12 +28,12 @@ APT := redis-server:redis-server chromium:chromium node:nodejs npm:npm
 help: ## list the jobs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-setup: $(VENV)/full.stamp ## install everything for development into .venv
+setup: $(VENV)/full.stamp $(VENV)/npm.stamp ## install everything for development into .venv
 
 demo: $(VENV)/demo.stamp ## see it work: pack, query, read in order and at random, timed beside webdataset
 	@$(BIN)/python examples/demo.py $(ARGS)
 
-test: $(VENV)/full.stamp ## run every test, on two processes (ARGS="-k name" for some)
+test: $(VENV)/full.stamp $(VENV)/npm.stamp ## run every test, on two processes (ARGS="-k name" for some)
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 check: $(VENV)/full.stamp ## ruff, mypy --strict, pyright
@@ -50,19 +53,24 @@ docs: $(VENV)/full.stamp ## build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "site/index.html"
 
-dist: $(VENV)/full.stamp ## build the wheel and the source archive into dist/
+dist: $(VENV)/full.stamp ## build wheel and source archive, check them, and try the wheel in a new environment
 	@rm -rf dist
 	@$(BIN)/python -m build --quiet
+	@$(BIN)/python -m twine check --strict dist/*
+	@$(PYTHON) -m venv dist/venv
+	@dist/venv/bin/python -m pip install -qq --disable-pip-version-check dist/*.whl
+	@cd dist && venv/bin/python ../tests/smoke.py
+	@rm -rf dist/venv
 	@ls dist/*
 
-soak: $(VENV)/full.stamp ## run the tests that leave something to chance, as often as the issues ask (about an hour)
+soak: $(VENV)/full.stamp $(VENV)/npm.stamp ## run the tests that leave something to chance, as often as the issues ask (about an hour)
 	@SHOAL_SOAK=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal --timeout=3600 $(ARGS)
 
 fuzz: $(VENV)/fuzz.stamp ## feed damaged archives to the tar reader for FUZZ_SECONDS (60)
 	@$(BIN)/python tests/fuzz/fuzz_scan.py -max_total_time=$(FUZZ_SECONDS) $(ARGS)
 
 clean: ## remove everything that make made
-	@rm -rf $(VENV) dist build site .pytest_cache .mypy_cache .ruff_cache .hypothesis .bench
+	@rm -rf $(VENV) $(addsuffix /node_modules,$(NPM)) dist build site .pytest_cache .mypy_cache .ruff_cache .hypothesis .bench
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # ---------------------------------------------------------------------------------------------------- what jobs stand on
@@ -75,7 +83,12 @@ $(VENV)/demo.stamp: pyproject.toml Makefile | $(BIN)/python
 
 $(VENV)/full.stamp: pyproject.toml Makefile | system $(BIN)/python
 	@echo "installing the development tools into $(VENV) (a few minutes, once)"
-	@$(PIP) -e '.[test,check,docs]' build '$(TORCH)'
+	@$(PIP) -e '.[test,check,docs]' build twine '$(TORCH)'
+	@touch $@
+
+# Each folder has a package.json and a lock file that names versions and their checksums.
+$(VENV)/npm.stamp: $(addsuffix /package-lock.json,$(NPM)) | system $(BIN)/python
+	@for folder in $(NPM); do (cd $$folder && npm ci --silent --no-fund --no-audit) || exit 1; done
 	@touch $@
 
 $(VENV)/fuzz.stamp: pyproject.toml Makefile | $(BIN)/python

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 
 from . import (
+    catalog,
+    formats_read,
     index_foreign,
     loader_autotune,
     loader_jpeg,
@@ -15,6 +17,7 @@ from . import (
     plan_huge,
     read_random,
     read_sequential,
+    torch_input,
     typed_batches,
     viewer_million,
     where_million,
@@ -31,10 +34,13 @@ QUESTIONS = (
     typed_batches,
     where_million,
     plan_huge,
+    catalog,
     loader_raw,
     loader_typed,
     loader_jpeg,
     loader_autotune,
+    torch_input,
+    formats_read,
     plaid_backends,
     viewer_million,
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import pathlib
 import shutil
 import statistics
 import subprocess
@@ -69,17 +70,12 @@ def shards(size: int, count: int) -> str:
 def run(rounds: int = 3, gigabytes: float = 8, count: int = 5000) -> Question:
     """`cat` of all shards against cutting them anew, merging them and shuffling them."""
     folder = shards(int(gigabytes * 1e9), count)
-    tars = sorted(
-        os.path.join(folder, name, tar)
-        for name in "ab"
-        for tar in os.listdir(f"{folder}/{name}")
-        if tar.endswith(".tar")
-    )
+    tars = sorted(map(str, pathlib.Path(folder).glob("*/*.tar")))
     size = sum(map(os.path.getsize, tars))
     question = Question(
         "Reshard and merge",
-        f"{size / 1e9:.1f} GB of samples of 20 KB in {len(tars):,} shards, to shards of 1 GiB, by one worker, every block "
-        "checked. The limit is `cat` of the same shards into one file. Memory is above the start.",
+        f"{size / 1e9:.1f} GB of samples of 20 KB in {len(tars):,} shards, to shards of 1 GiB, by one worker, every "
+        "block checked. The limit is `cat` of the same shards into one file. Memory is above the start.",
         ("way", "of cat", "MB above start"),
     )
     seconds: dict[str, list[float]] = {}

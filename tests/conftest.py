@@ -27,8 +27,11 @@ def pytest_configure(config):
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path_factory, monkeypatch):
-    """Each test starts with an empty cache of its own and never sees, or fills, the user's."""
+    """Each test starts with an empty cache, and an empty index, of its own and never sees, or fills, the user's."""
     monkeypatch.setenv("SHOAL_CACHE", str(tmp_path_factory.mktemp("cache")))
+    monkeypatch.setenv("SHOAL_HOME", os.path.join(os.environ["SHOAL_CACHE"], "home"))
+    for name in ("SHOAL_INDEX", "REDIS_URL"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture(autouse=True)

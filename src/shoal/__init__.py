@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 from .errors import ShoalError, ShoalWarning
 
 if TYPE_CHECKING:
+    from .build import build_shards
     from .codec import register_codec
     from .dataset import Dataset, DatasetDict, F, concat, load_dataset, load_shards, mix, write_samples
     from .formats import register_format
     from .load import DataLoader, LoaderOptions, LoaderStats, SampleBatch, ThreadingOptions
+    from .local import LocalIndex, Repo
     from .order import DistributedSampler, SequentialSampler, ShufflingSampler, State, WeightedSampler
     from .sample import DictSample, Fields, Lens, PackableSample, check_laws, lens, packable, structural_lens
     from .schema import Array, Audio, Image, Schema
@@ -37,7 +39,9 @@ __all__ = [
     "Lens",
     "LoaderOptions",
     "LoaderStats",
+    "LocalIndex",
     "PackableSample",
+    "Repo",
     "SampleBatch",
     "Schema",
     "SequentialSampler",
@@ -49,6 +53,7 @@ __all__ = [
     "State",
     "ThreadingOptions",
     "WeightedSampler",
+    "build_shards",
     "check_laws",
     "concat",
     "lens",
@@ -77,7 +82,9 @@ _HOMES = {
     "Lens": "sample",
     "LoaderOptions": "load",
     "LoaderStats": "load",
+    "LocalIndex": "local",
     "PackableSample": "sample",
+    "Repo": "local",
     "SampleBatch": "load",
     "Schema": "schema",
     "SequentialSampler": "order",
@@ -87,6 +94,7 @@ _HOMES = {
     "State": "order",
     "ThreadingOptions": "load",
     "WeightedSampler": "order",
+    "build_shards": "build",
     "check_laws": "sample",
     "concat": "dataset",
     "lens": "sample",
@@ -104,14 +112,20 @@ _HOMES = {
 _MODULES = frozenset(
     {
         "adapt",
+        "atmosphere",
+        "build",
         "codec",
         "dataset",
         "errors",
         "formats",
         "hf",
+        "hub",
         "jax",
         "load",
+        "local",
         "order",
+        "plaid",
+        "promote",
         "protocols",
         "ray",
         "sample",
@@ -121,6 +135,7 @@ _MODULES = frozenset(
         "testing",
         "tf",
         "torch",
+        "viewer",
     }
 )
 """Public modules that ``import shoal`` does not load: ``shoal.torch`` is found when it is first asked for."""

@@ -24,6 +24,7 @@
     ├── LensError (ValueError)           a lens that cannot be made, found or used as asked
     │   └── LensNotFoundError (LookupError)
     ├── ErrorBudgetExceeded              more was skipped than the caller allowed
+    ├── WorkerError (RuntimeError)       a process that did part of the work has ended, or failed
     ├── LoaderError                      a loader that cannot go on
     │   ├── LoaderTimeoutError (TimeoutError)  no batch came in time
     │   └── LoaderStateError (ValueError)      a state that is not of this data and order
@@ -41,6 +42,17 @@
     │   ├── ObjectChangedError           another object is there than the one that was opened
     │   ├── AccessDeniedError (PermissionError)
     │   └── StoreTimeoutError (TimeoutError)   no answer came in time
+    ├── CatalogError                     an index of datasets that cannot do what was asked
+    │   ├── CatalogKeyError (KeyError)             no such dataset, version, schema or lens in it
+    │   ├── CatalogConflictError (ValueError)      something else has this name and version
+    │   └── CatalogConnectionError (ConnectionError)  its database cannot be reached, or failed
+    ├── AtmosphereError (OSError)        the AT Protocol network could not do what was asked
+    │   ├── RecordError (ValueError)     a record that does not fit its lexicon
+    │   ├── RecordNotFoundError (LookupError)  no such account, record, label or blob
+    │   ├── SessionError (PermissionError)     not logged in, or not any more
+    │   ├── RateLimitError               the server wants to be asked less often
+    │   ├── TooLargeError (ValueError)   more bytes than a record, a blob or a server takes
+    │   └── UntrustedError (PermissionError)   an address or code that nobody said yes to
     └── MissingExtraError (ImportError)  an optional package is not installed
 
     ShoalWarning (UserWarning)           something worth knowing that stops nothing
@@ -55,6 +67,11 @@ from typing import Any
 
 __all__ = [
     "AccessDeniedError",
+    "AtmosphereError",
+    "CatalogConflictError",
+    "CatalogConnectionError",
+    "CatalogError",
+    "CatalogKeyError",
     "ChecksumError",
     "CodecError",
     "ColumnError",
@@ -80,9 +97,13 @@ __all__ = [
     "PatternError",
     "PositionError",
     "QueryError",
+    "RateLimitError",
+    "RecordError",
+    "RecordNotFoundError",
     "SampleKeyError",
     "SchemaError",
     "SchemaMismatchError",
+    "SessionError",
     "ShardIndexError",
     "ShoalError",
     "ShoalWarning",
@@ -90,10 +111,13 @@ __all__ = [
     "StoreError",
     "StoreTimeoutError",
     "TarError",
+    "TooLargeError",
     "TruncatedError",
     "UnsafeCodecError",
     "UnsafeNameError",
     "UnsupportedMemberError",
+    "UntrustedError",
+    "WorkerError",
     "WriteError",
 ]
 
@@ -250,6 +274,10 @@ class ErrorBudgetExceeded(ShoalError):  # noqa: N818 - names the event, as StopI
     """More was skipped than the caller allowed."""
 
 
+class WorkerError(ShoalError, RuntimeError):
+    """A process that did part of the work has ended, or failed in a way that cannot be told."""
+
+
 class LoaderError(ShoalError):
     """A loader that cannot go on."""
 
@@ -324,6 +352,56 @@ class AccessDeniedError(StoreError, PermissionError):
 
 class StoreTimeoutError(StoreError, TimeoutError):
     """A store gave no answer in time."""
+
+
+class CatalogError(ShoalError):
+    """An index of datasets that cannot do what was asked."""
+
+
+class CatalogKeyError(CatalogError, KeyError):
+    """The index has no such dataset, version, schema or lens."""
+
+    __str__ = ShoalError.__str__
+
+
+class CatalogConflictError(CatalogError, ValueError):
+    """Something else has this name and version already."""
+
+
+class CatalogConnectionError(CatalogError, ConnectionError):
+    """The database of an index cannot be reached, or failed on the way."""
+
+    __str__ = ShoalError.__str__
+
+
+class AtmosphereError(ShoalError, OSError):
+    """The AT Protocol network could not do what was asked."""
+
+    __str__ = ShoalError.__str__
+
+
+class RecordError(AtmosphereError, ValueError):
+    """A record that does not fit its lexicon; ``field`` is the path to what does not."""
+
+
+class RecordNotFoundError(AtmosphereError, LookupError):
+    """No such account, record, label or blob."""
+
+
+class SessionError(AtmosphereError, PermissionError):
+    """Nobody is logged in, the password is wrong, or the session has ended."""
+
+
+class RateLimitError(AtmosphereError):
+    """The server wants to be asked less often than a client may wait for."""
+
+
+class TooLargeError(AtmosphereError, ValueError):
+    """More bytes than a record, a blob or a server takes."""
+
+
+class UntrustedError(AtmosphereError, PermissionError):
+    """An address in a private network, or published code, that nobody said yes to."""
 
 
 class MissingExtraError(ShoalError, ImportError):

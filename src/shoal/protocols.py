@@ -269,7 +269,7 @@ class Resolved:
 
 @runtime_checkable
 class Resolver(Protocol):
-    """What makes ``load_dataset`` understand another kind of reference, such as ``hf://user/data`` or ``@user/data``.
+    """What makes ``load_dataset`` understand another kind of reference, such as ``at://...`` or ``@user/data``.
 
     A package brings one by the entry point group ``shoal.resolvers``; ``register_resolver`` adds one to this process.
     It is asked about a text that begins with ``@`` or with a scheme that no store serves.

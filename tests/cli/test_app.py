@@ -16,7 +16,11 @@ from shoal.shard import ShardWriter
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
 NAMES = [command.__name__ for command in COMMANDS]
+NETWORK = ("login", "publish", "find", "pull")
+"""Commands that are about accounts, tested beside the network."""
 CLICK = typer.main.get_command(app)
+GROUPS = [name for name, command in CLICK.commands.items() if hasattr(command, "commands")]
+"""Commands that have commands, each tested beside what it is about."""
 
 
 def options(name: str) -> set[str]:
@@ -39,12 +43,21 @@ def test_the_commands_are_those_that_were_promised():
         "head",
         "index",
         "verify",
+        "repair",
         "pack",
         "unpack",
         "bench",
         "plan",
         "dataload",
         "convert",
+        "view",
+        "build",
+        "reshard",
+        "merge",
+        "login",
+        "publish",
+        "find",
+        "pull",
     ]
 
 
@@ -57,7 +70,8 @@ def test_help_lists_every_command_with_its_whole_sentence(run):
     done = run("--help")
     assert done.code == 0
     listed = re.findall(r"^  (\w+)  +(.*)$", done.out.partition("Commands:")[2], re.MULTILINE)
-    assert [name for name, _ in listed] == [*NAMES, "store"]  # a group, tested in tests/store
+    groups = ["store", "cache", "catalog", "repo", "hub", "atmosphere"]  # each tested with what it is about
+    assert [name for name, _ in listed] == [*NAMES, *groups]
     assert [text for _, text in listed if not text.endswith(".") or text.endswith("...")] == []
 
 
@@ -80,7 +94,7 @@ def test_the_page_says_every_option_and_no_other(name):
 
 
 def test_the_page_has_no_section_for_a_command_that_is_not_there():
-    assert re.findall(r"^## shoal (\w+)$", PAGE.read_text("utf-8"), re.MULTILINE) == [*NAMES, "store"]
+    assert re.findall(r"^## shoal (\w+)$", PAGE.read_text("utf-8"), re.MULTILINE) == [*NAMES, *GROUPS]
 
 
 @pytest.mark.parametrize(
@@ -105,27 +119,27 @@ def arguments(name: str, path: object, tmp_path: Path) -> list[object]:
     return [name, path, *{"cat": ["0"], "pack": out, "unpack": out, "convert": out}.get(name, [])]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in NETWORK])
 def test_a_path_that_is_not_there_is_one_sentence_and_1(run, tmp_path, name):
     done = run(*arguments(name, tmp_path / "nothing", tmp_path))
-    # verify reports a shard that is missing as it reports any other damage
+    # verify and repair report a shard that is missing as they report any other damage
     assert done.code == 1
-    text = done.out if name == "verify" else done.err
+    text = done.out if name in ("verify", "repair") else done.err
     assert "nothing" in text
     assert "Traceback" not in text
-    assert name == "verify" or text.count("\n") == 1
+    assert name in ("verify", "repair") or text.count("\n") == 1
 
 
-@pytest.mark.parametrize("name", sorted(set(NAMES) - {"pack"}))
+@pytest.mark.parametrize("name", sorted(set(NAMES) - {"pack", *NETWORK}))
 def test_a_text_file_in_place_of_a_tar(run, tmp_path, name):
     (tmp_path / "notes.tar").write_text("this is no tar " * 100)
     done = run(*arguments(name, tmp_path / "notes.tar", tmp_path))
     assert done.code == 1
     assert "not a tar" in done.out + done.err
-    assert name == "verify" or re.fullmatch(r"shoal: [^\n]+\n", done.err)
+    assert name in ("verify", "repair") or re.fullmatch(r"shoal: [^\n]+\n", done.err)
 
 
-@pytest.mark.parametrize("name", sorted(set(NAMES) - {"pack"}))
+@pytest.mark.parametrize("name", sorted(set(NAMES) - {"pack", *NETWORK}))
 def test_a_truncated_tar(run, tmp_path, name):
     with ShardWriter(tmp_path / "whole" / "a.tar") as writer:
         writer.write({"__key__": "a", "txt": b"hello" * 300})
@@ -133,7 +147,7 @@ def test_a_truncated_tar(run, tmp_path, name):
     done = run(*arguments(name, tmp_path / "cut.tar", tmp_path))
     assert done.code == 1
     assert "ends inside a member" in done.out + done.err
-    assert name == "verify" or re.fullmatch(r"shoal: [^\n]*cut\.tar[^\n]*\n", done.err)
+    assert name in ("verify", "repair") or re.fullmatch(r"shoal: [^\n]*cut\.tar[^\n]*\n", done.err)
 
 
 @pytest.mark.parametrize("name", ["ls", "head", "unpack"])

@@ -116,3 +116,27 @@ def test_a_tar_without_an_index_is_judged_by_itself(run, foreign):
     done = run("verify", foreign)
     assert done.code == 1
     assert "key k01, field txt" in done.out
+
+
+def test_warnings_are_told_with_reasons_and_count_when_strict(run, tmp_path):
+    with shoal.ShardWriter(tmp_path / "d" / "a.tar") as writer:
+        writer.write({"__key__": "a", "txt": "x"})
+        writer.write({"__key__": "b", "cls": 1})
+    done = run("verify", tmp_path / "d")
+    assert done.code == 0
+    assert "warning: samples have different fields" in done.out
+    assert "  why: " in done.out
+    assert "  what to do: " in done.out
+    assert done.out.endswith("1 shard: 2 warnings\n")
+    assert run("verify", tmp_path / "d", "--strict").code == 1
+    assert run("verify", tmp_path / "d", "--strict", "--no-lint").code == 0
+    facts = run("verify", tmp_path / "d", "--json").json
+    assert [each["rule"] for each in facts["findings"]] == ["mixed-fields", "hf-first-samples"]
+
+
+def test_the_report_is_a_page(run, dataset, tmp_path):
+    flip(dataset / "train-000000.tar", b"number 1")
+    assert run("verify", dataset, "--report", tmp_path / "page.html", "--workers", 2).code == 1
+    page = (tmp_path / "page.html").read_text()
+    assert page.startswith("<!doctype html>")
+    assert "k01" in page

@@ -70,10 +70,11 @@ def test_a_child_of_a_process_that_used_a_store_is_told_so(run):
 
 def test_a_reader_from_before_the_fork_is_told_so_too(run):
     told = run("""
+        put(url, bytes(5000))
         reader = store_for(url).open(url)
-        assert in_child(lambda: reader.read(0, 5)) == 7
+        assert in_child(lambda: reader.read(0, 5000)) == 7
         assert in_child(lambda: store_for(url).create(url).commit()) == 7
-        assert reader.read(0, 5) == b"hello"
+        assert reader.read(0, 5000) == bytes(5000)
     """)
     assert told.count("forkserver") == 2
 
@@ -159,3 +160,26 @@ def test_workers_are_handed_the_options(run, method):
             with multiprocessing.get_context("{method}").Pool(1, configure_all, (configured(),)) as pool:
                 assert pool.apply(get, (url,)) == b"hello"
     """)
+
+
+def test_a_child_forked_in_mid_epoch_is_told_so(run):
+    """Neither an iteration nor a loader waits for threads that the child has not."""
+    told = run("""
+        import shoal
+        root = url + "-data"
+        with shoal.ShardWriter(root + "/a-%06d.tar", max_samples=20) as writer:
+            for number in range(100):
+                writer.write({"__key__": f"{number:04d}", "bin": bytes(50_000)})
+        dataset = shoal.Dataset(root + "/")
+        samples = iter(dataset)
+        next(samples)
+        assert in_child(lambda: list(samples)) == 7
+        assert len(list(samples)) == 99
+        loader = shoal.DataLoader(dataset, batch_size=10, shuffle=True)
+        batches = iter(loader)
+        next(batches)
+        assert in_child(lambda: list(shoal.DataLoader(dataset, batch_size=10, shuffle=True))) == 7
+        assert len(list(batches)) == 9
+        loader.close()
+    """)
+    assert told.count("forkserver") == 2

@@ -71,7 +71,7 @@ def test_tensorflow_reads_records_of_a_bucket(s3, tmp_path):
 
 
 def test_objects_are_shuffled_each_once_by_the_seed(s3):
-    """As seed 004 asks, of 10,000 in `make soak`: two runs with one seed are equal, with two they differ, and nothing is lost or doubled."""
+    """Two runs with one seed are equal, with two they differ, and nothing is lost or doubled: seed 004, in full in soak."""
     count = times(1500, 10_000)
     shoal.store.put_many((f"{s3}/{number:05d}.bin", number.to_bytes(4, "little")) for number in range(count))
     dataset = RawDataset(s3)

@@ -14,24 +14,59 @@ import typer.core
 from shoal import __version__
 from shoal.errors import OptionError, PatternError, QueryError, ShoalError
 
+from ._atmosphere import atmosphere_app
 from ._bench import bench
+from ._build import build
+from ._cache import cache_app
 from ._cat import cat
+from ._catalog import catalog_app
 from ._convert import convert
 from ._dataload import dataload
+from ._find import find
 from ._head import head
+from ._hub import hub_app
 from ._index import index
 from ._info import info
+from ._login import login
 from ._ls import ls
 from ._output import print_error_json, printable
 from ._pack import pack
 from ._plan import plan
+from ._publish import publish
+from ._pull import pull
+from ._repair import repair
+from ._repo import repo_app
+from ._reshard import merge, reshard
 from ._store import store_app
 from ._unpack import unpack
 from ._verify import verify
+from ._view import view
 
 __all__ = ["app", "main"]
 
-COMMANDS = (info, ls, cat, head, index, verify, pack, unpack, bench, plan, dataload, convert)
+COMMANDS = (
+    info,
+    ls,
+    cat,
+    head,
+    index,
+    verify,
+    repair,
+    pack,
+    unpack,
+    bench,
+    plan,
+    dataload,
+    convert,
+    view,
+    build,
+    reshard,
+    merge,
+    login,
+    publish,
+    find,
+    pull,
+)
 
 _FAILED, _WRONG_USE, _INTERRUPTED = 1, 2, 130
 _MISUSE = (OptionError, QueryError, PatternError)
@@ -105,6 +140,11 @@ def shoal(
 for _command in COMMANDS:
     app.command(_command.__name__)(_command)
 app.add_typer(store_app)
+app.add_typer(cache_app)
+app.add_typer(catalog_app)
+app.add_typer(repo_app)
+app.add_typer(hub_app)
+app.add_typer(atmosphere_app)
 
 
 def main(args: Sequence[str] | None = None) -> int:

@@ -14,8 +14,10 @@ __all__ = [
     "JsonOption",
     "LimitOption",
     "PathArgument",
+    "ReportOption",
     "SplitOption",
     "WhereOption",
+    "WorkersOption",
     "parse_bytes",
     "parse_fields",
 ]
@@ -30,6 +32,13 @@ WhereOption = Annotated[
 FieldsOption = Annotated[
     list[str] | None,
     typer.Option("--fields", metavar="A,B", help="Only these fields; separated by commas, or given several times."),
+]
+ReportOption = Annotated[
+    str | None, typer.Option("--report", metavar="FILE", help="Also write the report as one HTML page.")
+]
+WorkersOption = Annotated[
+    int | None,
+    typer.Option("--workers", min=1, metavar="N", help="How many shards at a time; one a processor at most."),
 ]
 LimitOption = Annotated[int | None, typer.Option("--limit", min=0, metavar="N", help="At most this many.")]
 

@@ -19,9 +19,11 @@ from shoal.store import ObjectInfo, Transferred
 from ._options import JsonOption
 from ._output import print_facts, print_json, print_table, print_text, printable, show_bytes, show_count
 
-__all__ = ["STORE_COMMANDS", "store_app"]
+__all__ = ["STORE_COMMANDS", "store_app", "transfer_bar"]
 
-UrlArgument = Annotated[str, typer.Argument(metavar="URL", help="A path or URL: s3://, gs://, az://, http(s)://.")]
+UrlArgument = Annotated[
+    str, typer.Argument(metavar="URL", help="A path or URL: s3://, gs://, az://, http(s)://, hf://.")
+]
 AtOnceOption = Annotated[int, typer.Option("--at-once", min=1, metavar="N", help="Objects at once.")]
 
 store_app = typer.Typer(
@@ -43,7 +45,7 @@ def reach(
 ) -> None:
     """Copy, list and remove objects by URL.
 
-    Local files, s3://, gs://, az:// and, for reading, http(s)://. Credentials come from the environment
+    Local files, s3://, gs://, az:// and, for reading, http(s):// and hf://. Credentials come from the environment
     (AWS_ACCESS_KEY_ID, ...) or a profile, never from the command line.
     """
     given: dict[str, Any] = {"endpoint": endpoint, "region": region, "profile": profile, "anonymous": anonymous or None}
@@ -71,7 +73,7 @@ def get(
         sys.stdout.buffer.flush()
         return
     is_name = not target.endswith("/") and not os.path.isdir(target) and not _is_many(url)
-    with _bar("fetching", as_json) as tell:
+    with transfer_bar("fetching", as_json) as tell:
         if is_name:
             done = store.copy(url, target, progress=tell, at_once=at_once)
         else:
@@ -96,7 +98,7 @@ def put(
       shoal store put '*.tar' README.md s3://bucket/data/
     """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
     one = len(sources) == 1 and not url.endswith("/") and not _is_many(sources[0])
-    with _bar("storing", as_json) as tell:
+    with transfer_bar("storing", as_json) as tell:
         if one:
             done = store.copy(sources[0], url, progress=tell, at_once=at_once)
         else:
@@ -117,7 +119,7 @@ def cp(
       shoal store cp s3://bucket/a.tar s3://bucket/b.tar
       shoal store cp s3://bucket/data gs://other/data
     """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
-    with _bar("copying", as_json) as tell:
+    with transfer_bar("copying", as_json) as tell:
         done = store.copy(source, target, progress=tell, at_once=at_once)
     _report(done, target, as_json)
 
@@ -225,7 +227,7 @@ def _report(done: Transferred, target: str, as_json: bool) -> None:
 
 
 @contextmanager
-def _bar(words: str, quiet: bool) -> Iterator[store.Progress | None]:
+def transfer_bar(words: str, quiet: bool) -> Iterator[store.Progress | None]:
     """A bar on stderr for a transfer, where somebody looks at it."""
     if quiet or not sys.stderr.isatty():
         yield None

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
-from shoal.codec import decode_spec, decoders
+from shoal.build import READERS, Finding, Verification, report_page
+from shoal.build import verify as verify_all
 from shoal.errors import StoreError
-from shoal.shard import (
-    Decoders,
-    Located,
-    ShardReport,
-    VerifyOptions,
-    locate_shards,
-    save_manifest,
-    verify_dataset,
-    with_hashes,
-)
-from shoal.store import relative_url, store_for
+from shoal.shard import Located, ShardReport, locate_shards, save_manifest, with_hashes
+from shoal.store import put, relative_url, store_for
 
-from ._options import JsonOption, PathArgument, SplitOption
+from ._options import JsonOption, PathArgument, ReportOption, SplitOption, WorkersOption
 from ._output import print_json, print_text, printable, progress, show_bytes, show_count
 
 __all__ = ["verify"]
@@ -37,30 +27,47 @@ def verify(
     deep: Annotated[
         bool, typer.Option("--deep", help="Decode every field too: json, text, arrays, and pictures where they can be.")
     ] = False,
+    lint: Annotated[
+        bool, typer.Option(help="Also say what webdataset, Hugging Face and DALI would make of it.")
+    ] = True,
+    strict: Annotated[bool, typer.Option("--strict", help="Warnings too make the exit code 1.")] = False,
     split: SplitOption = None,
+    workers: WorkersOption = None,
+    report: ReportOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Read every byte and report all that is wrong.
 
     That is headers, checksums, sizes, counts, stale indexes, missing and unlisted files. A shard with an index,
-    beside it or in the cache, is compared with it member by member. The exit code is 1 when anything is wrong.
+    beside it or in the cache, is compared with it member by member. Then what no shard shows by itself: keys that are
+    there twice, samples with other fields than the rest, and what other readers trip over. The exit code is 1 when
+    data is damaged, missing or contradicts itself; with --strict also when there is a warning.
 
     \b
     Examples:
       shoal verify data/
       shoal verify data/ --hash
       shoal verify 'data/*.tar' --deep --json
+      shoal verify data/ --strict --report verified.html
     """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
     located = locate_shards(path, split)
-    reports: list[ShardReport] = []
     with progress("verifying", _size(located), quiet=as_json, sizes=True) as advance:
-        options = VerifyOptions(hashed=hashed, decoders=_deep_decoders() if deep else None, on_bytes=advance)
-        for report in verify_dataset(path, split=split, options=options):
-            reports.append(report)
-            if not as_json:
-                _print(report)
-    filled = _fill_hashes(located, reports) if hashed else 0
-    _end(reports, filled, as_json)
+        found = verify_all(
+            path,
+            split=split,
+            hashed=hashed,
+            decode=deep,
+            readers=READERS if lint else (),
+            workers=workers,
+            on_shard=None if as_json else _print,
+            on_bytes=advance,
+        )
+    filled = _fill_hashes(located, found.shards) if hashed else 0
+    if report is not None:
+        put(report, report_page(found).encode())
+    _end(found, filled, as_json)
+    if not found.ok or (strict and found.count("warning")):
+        raise typer.Exit(1)
 
 
 def _size(located: Located) -> int:
@@ -72,12 +79,6 @@ def _object_size(url: str) -> int:
         return store_for(url).info(url).size
     except StoreError:  # its absence is reported when its turn comes
         return 0
-
-
-def _deep_decoders() -> Callable[[Sequence[str]], Decoders]:
-    """What ``decode=True`` decodes, and pictures where a decoder for them is installed."""
-    spec = decode_spec("numpy" if importlib.util.find_spec("PIL") else True)
-    return lambda fields: decoders(spec, fields)
 
 
 def _print(report: ShardReport) -> None:
@@ -92,7 +93,7 @@ def _print(report: ShardReport) -> None:
         print_text(f"  note: {printable(note.problem)}")
 
 
-def _fill_hashes(located: Located, reports: list[ShardReport]) -> int:
+def _fill_hashes(located: Located, reports: Sequence[ShardReport]) -> int:
     """Write the hashes of sound shards that had none into the manifest."""
     manifest, root = located.manifest, located.root
     if manifest is None or root is None:
@@ -105,26 +106,22 @@ def _fill_hashes(located: Located, reports: list[ShardReport]) -> int:
     return len(hashes)
 
 
-def _end(reports: list[ShardReport], filled: int, as_json: bool) -> None:
-    problems = sum(len(report.problems) for report in reports)
+def _end(found: Verification, filled: int, as_json: bool) -> None:
+    problems = sum(len(report.problems) for report in found.shards)
     if as_json:
-        print_json(
-            {
-                "ok": not problems,
-                "problems": problems,
-                "hashes_filled": filled,
-                "shards": [_document(each) for each in reports],
-            }
-        )
-    else:
-        print_text(
-            f"{show_count(len(reports), 'shard')}: {show_count(problems, 'problem') if problems else 'all is well'}"
-        )
-        if filled:
-            print_text(f"filled in the sha256 of {show_count(filled, 'shard')}")
-    if problems:
-        raise typer.Exit(1)
+        print_json({**found.to_dict(), "problems": problems, "hashes_filled": filled})
+        return
+    for finding in found.findings:
+        if finding.severity == "warning":
+            _print_warning(finding)
+    told = [show_count(count, word) for word, count in (("problem", problems), ("warning", found.count("warning")))]
+    state = ", ".join(text for text in told if not text.startswith("0 ")) or "all is well"
+    print_text(f"{show_count(len(found.shards), 'shard')}: {state}")
+    if filled:
+        print_text(f"filled in the sha256 of {show_count(filled, 'shard')}")
 
 
-def _document(report: ShardReport) -> dict[str, Any]:
-    return {"ok": report.ok, **asdict(report)}
+def _print_warning(finding: Finding) -> None:
+    print_text(f"warning: {printable(str(finding))} [{finding.rule}]")
+    print_text(f"  why: {printable(finding.why)}")
+    print_text(f"  what to do: {printable(finding.advice)}")

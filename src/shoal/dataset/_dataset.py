@@ -55,7 +55,8 @@ class Dataset(
     ``verify`` checks all that is read against the index's checksums. ``on_error`` says what to do about damage:
     ``"raise"``, ``"skip"`` within ``error_budget``, or ``"quarantine"``, which also writes down what was passed over;
     ``errors`` counts it. Arrays are read-only views of the bytes that were read; ``writable`` makes copies of your own.
-    Samples that were deleted with ``tombstone`` are left out; ``tombstones=False`` shows them.
+    Samples that were deleted with ``tombstone`` are left out; ``tombstones=False`` shows them. ``cache`` keeps what was
+    read of far shards on the local disk, ``"blocks"``, or the whole of each shard that is opened, ``"shards"``.
 
     ``Dataset[ImageSample](path)`` gives samples of that type, from ``.msgpack`` payloads or from plain fields by name.
     Without a type the manifest's schema makes one; else payloads are ``DictSample`` and anything else is a dict.
@@ -103,6 +104,12 @@ def _refuse_unless_bool(name: str, value: object) -> None:
         raise OptionError(f"{name} is yes or no", expected="True or False", found=repr(value))
 
 
+def _checked_cache(cache: object) -> str | None:
+    if cache not in (None, "blocks", "shards"):
+        raise OptionError("cache is not one of its values", expected="'blocks', 'shards' or None", found=repr(cache))
+    return None if cache is None else str(cache)
+
+
 def _described(
     path: PathLike | Iterable[PathLike] | DataSource, sample_type: type[Any] | None, **options: Unpack[DatasetOptions]
 ) -> Description:
@@ -121,7 +128,12 @@ def _described(
     _refuse_unless_bool("tombstones", options.get("tombstones", True))
     return Description(
         _at_home(path) if isinstance(path, (str, os.PathLike, DataSource)) else tuple(map(_at_home, path)),
-        SourceOptions(options.get("split"), options.get("rule", WEBDATASET_RULE), options.get("verify", True)),
+        SourceOptions(
+            options.get("split"),
+            options.get("rule", WEBDATASET_RULE),
+            options.get("verify", True),
+            cache=_checked_cache(options.get("cache")),
+        ),
         options.get("format"),
         decode_spec(
             options.get("decode", True),

@@ -16,6 +16,7 @@ from shoal.errors import ManifestError
 from shoal.formats import SourceOptions, open_source
 from shoal.protocols import DataSource
 from shoal.shard import ErrorPolicy, KeyRule, OnError, Source
+from shoal.store import Glance
 
 from ._growing._tombstones import living_rows
 from ._identity import source_identity
@@ -43,6 +44,7 @@ class DatasetOptions(TypedDict, total=False):
     allow_pickle: bool
     writable: bool
     tombstones: bool
+    cache: Literal["blocks", "shards"] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +114,15 @@ class Opened:
 
     def __init__(self, description: Description, identity: str | None = None) -> None:
         self._description = description
+        self._glance = Glance()
         self._expected = identity
         """What the source must be, where numbers of its samples are known already."""
 
     @functools.cached_property
     def source(self) -> Source:
         """Where the samples come from."""
-        source = self._open()
+        with self._glance.looking():
+            source = self._open()
         if self._expected is not None and source_identity(source) != self._expected:
             raise ManifestError(
                 "the dataset has changed since this view of it was made",
@@ -145,7 +149,11 @@ class Opened:
             return path.rows_in_view(self.source)
         if not self._description.tombstones or isinstance(path, (Recipe, DataSource)):
             return None
-        return living_rows(self.source, path)
+        source = self.source
+        with self._glance.looking():
+            living = living_rows(source, path)
+        self._glance = Glance()  # what it holds is not needed any more
+        return living
 
     def _open(self) -> Source:
         description = self._description

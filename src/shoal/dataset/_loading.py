@@ -5,18 +5,18 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from shoal.errors import ShoalError
-from shoal.load import Geometry, Learnt, PayloadReader, Ragged, SampleBatch, stacked
+from shoal.load import Foreseen, Geometry, Learnt, PayloadReader, Ragged, SampleBatch, stacked
 from shoal.sample import schema_of
 from shoal.schema import Array
-from shoal.shard import Reads, Resident, ShardSource, foresee, foresee_held
-from shoal.store import scheme_of
+from shoal.shard import Foresight, Reads, Resident, SampleWindow, ShardSource, foresee, foresee_held
+from shoal.store import is_far, scheme_of
 
 from ._decoding import WithoutSized
 from ._filled import filled_batch
@@ -30,6 +30,7 @@ __all__ = ["DatasetSource"]
 Int64 = npt.NDArray[np.int64]
 _NEAR = ("file", "memory", "data-source")
 """Where a read of one sample alone costs little."""
+_UNKNOWN_BYTES = 4096.0
 _LARGE_BYTES = 32 << 10
 """Samples of this size may hold arrays that are read straight into batches, and not from what is held."""
 
@@ -40,6 +41,7 @@ class DatasetSource:
     def __init__(self, dataset: Dataset[Any]) -> None:
         self._dataset = dataset
         self._resident: Resident | None = None
+        self._windows: tuple[SampleWindow, ...] = ()
 
     def __len__(self) -> int:
         return len(self._dataset.source) if self._dataset.is_whole else len(self._dataset.numbers)
@@ -49,8 +51,43 @@ class DatasetSource:
         """That of the samples and their numbers; functions may be mended between two runs."""
         return self._dataset.stored.fingerprint
 
+    def foresee_order(self, foresight: Foresight) -> Foreseen | None:
+        """Fetch far shards by blocks ahead of reading; see ``shard.SampleWindow``.
+
+        Not where any sample may come next and they do not all fit: blocks would be fetched again and again.
+        """
+        dataset, geometry = self._dataset, self.geometry()
+        reader = dataset._reader  # noqa: SLF001 - one package
+        if not isinstance(reader, ShardSource) or not any(is_far(ref.url) for ref in reader.shards):
+            return None
+        mean = geometry.mean_bytes or _UNKNOWN_BYTES
+        if foresight.block_samples is None and foresight.spread * mean > foresight.most_bytes:
+            return None
+        is_typed = dataset.raw_source is not None
+        fields = [PAYLOAD] if is_typed else dataset._fields
+        window = SampleWindow(
+            reader, foresight, self._rows, lambda number: reader.wanted_fields(number, fields), max(mean, 1.0)
+        )
+        self._windows = (*self._windows, window)
+        window.go_on()
+        return _Open(self, window)
+
+    @contextlib.contextmanager
+    def _reading(self, numbers: Int64) -> Iterator[None]:
+        """Tell those who fetch ahead what is read."""
+        with contextlib.ExitStack() as stack:
+            for window in self._windows:
+                stack.enter_context(window.reading(numbers))
+            yield
+
     def read(self, numbers: Int64) -> list[Any]:
         """The samples at these positions, as stored."""
+        if not self._windows:
+            return self._read(numbers)
+        with self._reading(numbers):
+            return self._read(numbers)
+
+    def _read(self, numbers: Int64) -> list[Any]:
         columns = self._columns(self._rows(numbers))
         if columns is None:
             return self._dataset.stored_at(numbers)
@@ -75,6 +112,12 @@ class DatasetSource:
 
         Fields of plain samples are taken from shards in memory. None for others.
         """
+        if not self._windows or (self._payloads is None and not self._fills):
+            return self._read_batch(numbers, ragged)  # what is None is read otherwise, and counted then
+        with self._reading(numbers):
+            return self._read_batch(numbers, ragged)
+
+    def _read_batch(self, numbers: Int64, ragged: Ragged) -> Any | None:
         rows = self._rows(numbers)
         if self._fills:
             dataset = self._dataset
@@ -185,6 +228,18 @@ class DatasetSource:
         rows = self._dataset.numbers
         in_order = bool((rows[1:] >= rows[:-1]).all())
         return np.searchsorted(rows, source.starts).astype(np.int64) if in_order else np.array([0, len(rows)], np.int64)
+
+
+class _Open:
+    """A window of a source, until it is closed."""
+
+    def __init__(self, source: DatasetSource, window: SampleWindow) -> None:
+        self._source = source
+        self._window = window
+
+    def close(self) -> None:
+        self._source._windows = tuple(one for one in self._source._windows if one is not self._window)  # noqa: SLF001
+        self._window.close()
 
 
 def _mean_bytes(source: ShardSource) -> float | None:

@@ -19,15 +19,20 @@ anyone may add one with ``register_format``. ``write_format`` writes samples in 
 
 from . import webdataset
 from ._builtin import register_all as _register_all
-from ._registry import Format, SourceOptions, detect, formats, open_source, register_format
+from ._plain import as_member, member_key, member_name
+from ._registry import Format, SourceOptions, detect, detect_name, formats, open_source, register_format
 from ._write import WRITABLE, write_format
 
 __all__ = [
     "WRITABLE",
     "Format",
     "SourceOptions",
+    "as_member",
     "detect",
+    "detect_name",
     "formats",
+    "member_key",
+    "member_name",
     "open_source",
     "register_format",
     "webdataset",

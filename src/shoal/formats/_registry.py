@@ -38,6 +38,8 @@ class SourceOptions:
     verify: bool = True
     reading: tuple[tuple[str, Any], ...] = ()
     """What the format itself is told, by name."""
+    cache: str | None = None
+    """What of far shards is kept on the local disk: ``"blocks"`` or ``"shards"``; None is as the store says."""
 
 
 _DEFAULT = SourceOptions()
@@ -204,7 +206,7 @@ def open_source(
 def _open_webdataset(path: PathLike | Iterable[PathLike], options: SourceOptions) -> ShardSource:
     located = locate_shards(path, options.split)
     rule = located.manifest.rule if located.manifest is not None and options.rule == WEBDATASET_RULE else options.rule
-    return ShardSource(located.shards, rule=rule, verify=options.verify, manifest=located.manifest)
+    return ShardSource(located.shards, rule=rule, verify=options.verify, manifest=located.manifest, cache=options.cache)
 
 
 register_built_in(Format("webdataset", SHARD_ENDINGS, _open_webdataset))

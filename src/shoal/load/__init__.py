@@ -16,7 +16,7 @@ from ._predict import Prediction, predict
 from ._progress import with_progress
 from ._ragged import Ragged
 from ._reader import PayloadReader
-from ._source import Described, Geometry, Loadable, Numbered, StreamSource
+from ._source import Described, Foreseeing, Foreseen, Geometry, Loadable, Numbered, StreamSource
 from ._stats import LoaderStats
 from ._steps import Filter, FlatMap, Map
 from ._typed import Learnt, PayloadRun, TypedColumns
@@ -29,6 +29,8 @@ __all__ = [
     "Described",
     "Filter",
     "FlatMap",
+    "Foreseeing",
+    "Foreseen",
     "Geometry",
     "Learnt",
     "Listener",

@@ -157,6 +157,14 @@ class ExactHead:
             yield EpochEnd(plan.epoch, Mark(following.epoch * plan.count + following.start))
             plan = following
 
+    def coming(self) -> Iterator[tuple[int, Int64]]:
+        """The samples of all units, in order, without end, each few with their epoch."""
+        plan = self._first
+        while plan.steps:
+            for group in range(-(-plan.steps // _steps_named(plan))):
+                yield plan.epoch, _named(self._order, plan, group)[1]
+            plan = self._following(plan)
+
     def work(self, unit: Unit | EpochEnd) -> Made:
         """One batch, or the samples of a chunk."""
         if isinstance(unit, EpochEnd):
@@ -219,6 +227,16 @@ class LooseHead:
                     yield Chunk(places)
             yield EpochEnd(epoch, Mark((epoch + 1) * length))
             epoch, first = epoch + 1, 0
+
+    def coming(self) -> Iterator[tuple[int, Int64]]:
+        """The samples of all chunks, in order, without end, each few with their epoch."""
+        empty = 0
+        for unit in self.units():
+            empty = empty + 1 if isinstance(unit, EpochEnd) else 0
+            if empty > 1:
+                return
+            if isinstance(unit, Chunk):
+                yield int(unit.positions[0]) // max(self._order.length, 1), line(self._order, unit.positions)
 
     def _places(self, base: int, start: int, stop: int) -> Int64:
         """This reader's places of an epoch from ``start`` on that have something left."""

@@ -11,6 +11,8 @@ from ._source import Geometry, Numbered
 __all__ = ["order_of", "over_fetch_of", "split_of"]
 
 _BLOCK_BYTES = 1 << 20
+_FAR_WINDOW, _FAR_WINDOW_BYTES = 2, 128 << 20
+"""Blocks of a lane that are mixed where they have to be held in memory, and what those of all lanes may take."""
 _UNKNOWN_BYTES = 4096.0
 """What a sample is taken to be where nobody knows."""
 
@@ -37,7 +39,15 @@ def _shuffled(count: int, options: LoaderOptions, geometry: Geometry) -> Order:
     if options.window is None and options.block_samples is None:
         if geometry.local:
             return GlobalShuffle(count, options.seed)
-        return shuffle_order(count, options.seed, block_samples=block, mean_bytes=mean, lanes=options.lanes)
+        return shuffle_order(
+            count,
+            options.seed,
+            block_samples=block,
+            mean_bytes=mean,
+            window=_FAR_WINDOW,
+            lanes=options.lanes,
+            window_bytes=_FAR_WINDOW_BYTES,
+        )
     # At least `window` samples are mixed at a time, over all lanes together.
     wanted = options.window or 4 * block * options.lanes
     if wanted >= count:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from shoal.errors import LoaderError, OptionError
+from shoal.store import configure_all, configured
 
 from ._rng import rng_for
 
@@ -72,7 +73,10 @@ class Processes:
             if self._pool is None:
                 # Never fork: threads of this process may hold locks, and object stores do not survive it.
                 method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-                self._pool = ProcessPoolExecutor(self._count, multiprocessing.get_context(method))
+                context = multiprocessing.get_context(method)
+                self._pool = ProcessPoolExecutor(
+                    self._count, context, initializer=configure_all, initargs=(_sendable_settings(),)
+                )
             return self._pool
 
     def _forget(self, pool: ProcessPoolExecutor) -> None:
@@ -93,6 +97,18 @@ class Processes:
         pool.shutdown(wait=patience is None, cancel_futures=True)
         if patience is not None:
             _end(children, patience)
+
+
+def _sendable_settings() -> dict[str, dict[str, Any]]:
+    """How stores are reached, for processes that read themselves; without providers that cannot be sent to them."""
+    settings = configured()
+    for options in settings.values():
+        for name, value in list(options.items()):
+            try:
+                pickle.dumps(value)
+            except Exception:  # noqa: BLE001 - a lambda, or anything else: the environment may still tell
+                del options[name]
+    return settings
 
 
 def _end(children: list[Any], patience: float) -> None:

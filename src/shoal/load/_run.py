@@ -14,6 +14,8 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Any, cast
 
 from shoal.errors import LoaderError
+from shoal.order import BlockShuffle, Sequential
+from shoal.shard import Foresight
 
 from ._apply import SampleErrors, through
 from ._autotune import Tuner
@@ -24,7 +26,7 @@ from ._line_steps import applied_to_line, holds_back
 from ._place import Place, following
 from ._processes import Processes
 from ._shares import Begin
-from ._source import Holding, StreamSource
+from ._source import Foreseeing, Foreseen, Holding, StreamSource
 from ._stats import Meter
 from ._steps import PerSample
 from ._work import Line, Workers
@@ -48,6 +50,8 @@ class Run:
         self._passed = passed
         """Elements of the first epoch that were delivered by an earlier run."""
         self.workers = Workers()
+        self.foreseen = _foreseen(built, head)
+        """What fetches far samples ahead."""
         self._units = cast("Generator[Unit | Chunk | EpochEnd, None, None]", head.units())
         self._line: Line[Unit | Chunk | EpochEnd, Worked | EpochEnd] = Line(
             self._units,
@@ -183,15 +187,17 @@ class Run:
 
     def close(self, patience: float | None = None) -> None:
         """Stop, and wait until nothing of it runs any more, or for about ``patience`` seconds."""
-        close(self.workers, self.processes, patience)
+        close(self.workers, self.processes, patience, self.foreseen)
         with contextlib.suppress(ValueError):  # it runs, in another thread than the collector's
             self._units.close()
         if isinstance(self._laid.source, StreamSource) and self._laid.source.close is not None:
             self._laid.source.close()
 
 
-def close(workers: Workers, processes: Processes, patience: float | None) -> None:
-    """End the threads and the processes of a run."""
+def close(workers: Workers, processes: Processes, patience: float | None, foreseen: Foreseen | None = None) -> None:
+    """End the threads and the processes of a run, and what it fetches ahead."""
+    if foreseen is not None:
+        foreseen.close()
     workers.close(patience)
     processes.close(patience)
 
@@ -222,6 +228,23 @@ def start_run(built: Built, place: Place, meter: Meter, tuner: Tuner) -> Run:
     tools = Tools(laid, meter, errors, Processes(None if asked == "auto" else asked), options.seed)
     passed = 0 if built.skips_groups else place.replayed
     return Run(built, _head(built, place, tools), tools, tuner, passed)
+
+
+def _foreseen(built: Built, head: Head) -> Foreseen | None:
+    """Have the data fetched ahead where it is far and its order is known."""
+    source, order = built.laid.source, built.order
+    if isinstance(source, StreamSource) or not isinstance(source, Foreseeing):
+        return None
+    if not isinstance(head, (ExactHead, LooseHead)):  # nobody knows what a sampler will say
+        return None
+    block, spread = None, 0
+    if isinstance(order, BlockShuffle):
+        block = order.block_samples
+        spread = order.window * block * order.lane_count // built.split.readers
+    elif not isinstance(order, Sequential):  # any sample may come next: what fits is kept
+        spread = built.length
+    told = Foresight(head.coming(), len(source), block, spread, built.options.memory_budget // 2)
+    return source.foresee_order(told)
 
 
 def _head(built: Built, place: Place, tools: Tools) -> Head:

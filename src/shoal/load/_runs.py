@@ -52,7 +52,7 @@ class Runs:
         run = start_run(built, place, self._meter, self._tuner)
         owner = self._owner()
         # Not the run: it knows the functions of the pipeline, and one of them may know the owner.
-        self._live[run] = weakref.finalize(owner, close, run.workers, run.processes, _PATIENCE_AT_EXIT)
+        self._live[run] = weakref.finalize(owner, close, run.workers, run.processes, _PATIENCE_AT_EXIT, run.foreseen)
         return run
 
     def keep(self, run: Run, place: Place) -> None:

@@ -11,12 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.errors import OptionError
+from shoal.shard import Foresight
 
 from ._ragged import Ragged
 from ._steps import PerSample, Step
 
 __all__ = [
     "Described",
+    "Foreseeing",
+    "Foreseen",
     "Geometry",
     "Holding",
     "Loadable",
@@ -78,6 +81,21 @@ class Holding(Protocol):
     def hold(self, most_bytes: int) -> None:
         """Keep them, if they take no more than this."""
         ...
+
+
+@runtime_checkable
+class Foreseeing(Protocol):
+    """Samples that are far away, and better fetched before they are read."""
+
+    def foresee_order(self, foresight: Foresight) -> Foreseen | None:
+        """Fetch them in the order told, from now until what this gives is closed; None where that is no use."""
+        ...
+
+
+class Foreseen(Protocol):
+    """Samples that are being fetched ahead."""
+
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, cast
 
+from shoal.store import statistics
+
 __all__ = ["LoaderStats", "Meter", "Work"]
 
 Work = Literal["fetch", "map", "collate"]
@@ -50,6 +52,14 @@ class LoaderStats:
     """How often each block is read over all ranks: 1 where the world size divides the lanes."""
     shuffle_quality: float | None = None
     """How far neighbours come from different shards: 1 is as far as chance brings them, 0 is not at all."""
+    requests: int = 0
+    """Requests to object stores by this process since the loader was made, whoever made them."""
+    downloaded: int = 0
+    """Bytes that those brought."""
+    retries: int = 0
+    """Those of them that repeated one that failed."""
+    request_seconds: float = 0.0
+    """How long they took, all added up."""
     tuning: tuple[dict[str, Any], ...] = field(default=(), repr=False)
     """What autotune tried, and how fast it was."""
 
@@ -94,10 +104,12 @@ class Meter:
         self._given: float | None = None
         self.first_batch: float | None = None
         self.last_wait = 0.0
+        self._traffic = statistics()
 
     def after_fork(self) -> None:
         """In the child: a thread of the parent's may have held the lock."""
         self._lock = threading.Lock()
+        self._traffic = statistics()
 
     @contextmanager
     def timed(self, kind: Work) -> Iterator[None]:
@@ -152,6 +164,7 @@ class Meter:
 
     def stats(self, **facts: Any) -> LoaderStats:
         """All of it as a value."""
+        traffic = statistics() - self._traffic
         with self._lock:
             return LoaderStats(
                 **cast("dict[str, Any]", {**self._counts, **self._work}),
@@ -159,5 +172,9 @@ class Meter:
                 busy=self._busy,
                 first_batch=self.first_batch,
                 seconds=self._wait + self._busy,
+                requests=sum(traffic.requests.values()),
+                downloaded=traffic.bytes_read,
+                retries=traffic.retries,
+                request_seconds=traffic.seconds,
                 **facts,
             )

@@ -36,6 +36,7 @@ from shoal.schema._version import FIRST_VERSION
 __all__ = ["schema_from_json"]
 
 _MAX_DEPTH = 64  # a document that refers to itself has no end
+_MAX_NODES = 100_000  # nor, for any purpose, one whose parts each refer to the next one twice
 _STRING_FORMATS: dict[str, FieldType] = {"date-time": DateTimeType(), "date": DateType(), "time": TimeType()}
 _OTHER_ARRAYS = ("sparse", "safetensors", "arrow", "tensor", "dataframe")
 
@@ -65,6 +66,7 @@ class _Reader:
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self.root = root
+        self._nodes = 0
 
     def schema(self, node: Any, path: str, depth: int) -> Schema:
         if not isinstance(node, Mapping) or not isinstance(node.get("properties"), Mapping):
@@ -98,6 +100,9 @@ class _Reader:
 
     def type(self, node: Any, path: str, depth: int) -> FieldType:
         """The type that a part of the document describes."""
+        self._nodes += 1
+        if self._nodes > _MAX_NODES:
+            raise SchemaError("the document is too large", expected=f"{_MAX_NODES} types at most", field=path)
         if depth > _MAX_DEPTH:
             raise SchemaError(
                 "the document is too deep, or contains itself", expected=f"{_MAX_DEPTH} levels", field=path

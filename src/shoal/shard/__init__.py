@@ -8,6 +8,7 @@ without an index. ``_write`` writes, ``_verify`` finds what is wrong.
 
 from ._build import build_index
 from ._compress import COMPRESSIONS, Compression, decompressed, reader_stream, sniff
+from ._copy import HeldShard, can_copy, copy_samples, hold_shard, sample_spans
 from ._cut import Cuts
 from ._feed import Feed, ReaderFeed, StreamFeed, SupportsRead
 from ._foresee import Reads, foresee, foresee_held
@@ -15,11 +16,13 @@ from ._index import Blocks, Extents, IndexFacts, ShardIndex, load_index, save_in
 from ._interop_dali import export_dali_idx, import_dali
 from ._interop_energon import export_tar_idx, import_energon
 from ._interop_wids import WidsShard, check_wids, export_wids, import_wids
+from ._journal import UnfinishedWrite, commit_staged, recover, staging_url, unfinished_writes
 from ._keys import WEBDATASET_RULE, KeyRule, split_name
 from ._locate import SHARD_ENDINGS, Located, locate_shards, shards_by_split
 from ._manifest import (
     Manifest,
     ShardRecord,
+    encode_manifest,
     load_manifest,
     manifest_url,
     merge_shards,
@@ -27,6 +30,7 @@ from ._manifest import (
     split_alias,
     split_of,
 )
+from ._names import check_key
 from ._open import cached_index_url, find_index, fitting_index, index_shard, index_url, open_shard
 from ._pack import FolderPlan, FolderSample, plan_folder
 from ._policy import ErrorLog, ErrorPolicy, OnError
@@ -34,12 +38,15 @@ from ._raw import RawField, join_raw
 from ._record import Member, field_totals, members_of, record_of
 from ._resident import Resident
 from ._rows import Decoders, Sample
+from ._sample_encoder import EncodedSample, SampleEncoder
 from ._scan import Chunk, Gap, ScanOptions, scan
 from ._service import ShardingService
 from ._shard import Shard
+from ._shard_file import ShardFile, WrittenShard
 from ._source import Pick, ShardRef, ShardSource, Source
 from ._stream import SampleStream, StreamOptions
 from ._verify import Problem, ShardReport, VerifyOptions, verify_dataset, verify_shard, with_hashes
+from ._window import Foresight, SampleWindow
 from ._write import META_MEMBER, ShardWriter, WriteOptions
 
 __all__ = [
@@ -52,13 +59,16 @@ __all__ = [
     "Compression",
     "Cuts",
     "Decoders",
+    "EncodedSample",
     "ErrorLog",
     "ErrorPolicy",
     "Extents",
     "Feed",
     "FolderPlan",
     "FolderSample",
+    "Foresight",
     "Gap",
+    "HeldShard",
     "IndexFacts",
     "KeyRule",
     "Located",
@@ -72,9 +82,12 @@ __all__ = [
     "Reads",
     "Resident",
     "Sample",
+    "SampleEncoder",
     "SampleStream",
+    "SampleWindow",
     "ScanOptions",
     "Shard",
+    "ShardFile",
     "ShardIndex",
     "ShardRecord",
     "ShardRef",
@@ -86,13 +99,20 @@ __all__ = [
     "StreamFeed",
     "StreamOptions",
     "SupportsRead",
+    "UnfinishedWrite",
     "VerifyOptions",
     "WidsShard",
     "WriteOptions",
+    "WrittenShard",
     "build_index",
     "cached_index_url",
+    "can_copy",
+    "check_key",
     "check_wids",
+    "commit_staged",
+    "copy_samples",
     "decompressed",
+    "encode_manifest",
     "export_dali_idx",
     "export_tar_idx",
     "export_wids",
@@ -101,6 +121,7 @@ __all__ = [
     "fitting_index",
     "foresee",
     "foresee_held",
+    "hold_shard",
     "import_dali",
     "import_energon",
     "import_wids",
@@ -117,6 +138,8 @@ __all__ = [
     "plan_folder",
     "reader_stream",
     "record_of",
+    "recover",
+    "sample_spans",
     "save_index",
     "save_manifest",
     "scan",
@@ -125,6 +148,8 @@ __all__ = [
     "split_alias",
     "split_name",
     "split_of",
+    "staging_url",
+    "unfinished_writes",
     "verify_dataset",
     "verify_shard",
     "with_hashes",

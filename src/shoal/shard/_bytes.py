@@ -40,6 +40,10 @@ class TarBytes(Protocol):
         """Fill these parts, one after the other, with the bytes from ``start`` on. Raises TruncatedError."""
         ...
 
+    def over(self, reader: ObjectReader) -> TarBytes:
+        """The same bytes, from another reader of the same object."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -74,6 +78,9 @@ class PlainBytes:
         elif missing := self._scatter.read_into(start, parts):
             size = sum(map(len, parts))
             raise _short(self._reader, start, start + size, size - missing)
+
+    def over(self, reader: ObjectReader) -> TarBytes:
+        return PlainBytes(reader)
 
     def close(self) -> None:
         self._reader.close()
@@ -134,6 +141,9 @@ class CompressedBytes:
         except TarError as error:
             error.offset = start
             raise error.at(shard=self._reader.info.url) from error.__cause__
+
+    def over(self, reader: ObjectReader) -> TarBytes:
+        return CompressedBytes(reader, self._compression, self._blocks)
 
     def close(self) -> None:
         self._held.clear()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from shoal.errors import OptionError, StoreError, TarError, TruncatedError
-from shoal.store import ObjectReader
+from shoal.store import ObjectReader, read_forward
 
 from ._compress_gzip import GZIP_ERROR, GzipMember
 from ._compress_zstd import ZstdFrame, zstd_error
@@ -50,7 +50,7 @@ def reader_stream(reader: ObjectReader) -> SupportsRead:
 
 class _ReaderStream:
     def __init__(self, reader: ObjectReader) -> None:
-        self._reader = reader
+        self._reader = read_forward(reader)
         self._held = memoryview(b"")
         self._next = 0
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from shoal.errors import StoreError
-from shoal.store import ObjectReader
+from shoal.store import ObjectReader, read_forward
 
 __all__ = ["Feed", "ReaderFeed", "StreamFeed", "SupportsRead"]
 
@@ -33,10 +33,10 @@ class Feed(Protocol):
 
 
 class ReaderFeed:
-    """An open object: nothing is held between calls."""
+    """An open object: nothing is held between calls, but for what is read ahead of one that is far."""
 
     def __init__(self, reader: ObjectReader) -> None:
-        self._reader = reader
+        self._reader = read_forward(reader)
         self.size: int | None = reader.info.size
 
     def at(self, position: int, length: int) -> bytes:

@@ -51,7 +51,7 @@ def foresee(source: ShardSource, rows: Int64, fields: Sequence[str] | None = Non
     total = Reads()
     for number in np.unique(numbers).tolist():
         own = rows[numbers == number] - source.starts[number]
-        wanted = [raw] if raw is not None else source._wanted(number, fields)  # noqa: SLF001 - one package
+        wanted = [raw] if raw is not None else source.wanted_fields(number, fields)
         total += _of_shard(source.shard(number).index, own, wanted, joined=raw is not None)
     return total
 

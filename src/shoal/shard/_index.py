@@ -219,6 +219,7 @@ def _schema_metadata(index: ShardIndex) -> dict[bytes, bytes]:
 
 
 _LONG = b"shoal.long"
+_EXTENT_ROLES = {b"offset": "offset", b"size": "size", b"crc": "crc"}
 
 
 def _encode_long(extents: LongExtents) -> bytes:
@@ -261,21 +262,21 @@ def _decode(batch: pa.RecordBatch, facts: dict[str, Any]) -> ShardIndex:
     metadata = batch.schema.metadata
     names = facts.pop("fields")
     facts["rule"] = KeyRule(**facts["rule"])
-    extents = _decode_long(metadata[_LONG], names, batch.num_rows) if _LONG in metadata else _decode_wide(batch, names)
-    columns = {batch.schema.field(at).name: batch.column(at) for at in _with_role(batch, b"column")}
+    # Each look at a field's metadata makes a new dict of it, so it is looked at once.
+    parts = [(part.name, part.metadata or {}) for part in batch.schema]
+    is_long = _LONG in metadata
+    extents = _decode_long(metadata[_LONG], names, batch.num_rows) if is_long else _decode_wide(batch, names, parts)
+    columns = {name: batch.column(at) for at, (name, said) in enumerate(parts) if said.get(b"role") == b"column"}
     return ShardIndex(IndexFacts(**facts), batch.column(0), extents, columns, _decode_blocks(metadata))
 
 
-def _with_role(batch: pa.RecordBatch, role: bytes) -> list[int]:
-    return [at for at, part in enumerate(batch.schema) if (part.metadata or {}).get(b"role") == role]
-
-
-def _decode_wide(batch: pa.RecordBatch, names: list[str]) -> dict[str, Extents]:
+def _decode_wide(
+    batch: pa.RecordBatch, names: list[str], parts: list[tuple[str, dict[bytes, bytes]]]
+) -> dict[str, Extents]:
     found: dict[str, dict[str, npt.NDArray[np.generic]]] = {name: {} for name in names}
-    for role in ("offset", "size", "crc"):
-        for at in _with_role(batch, role.encode()):
-            name = batch.schema.field(at).metadata[b"field"].decode()
-            found[name][role] = as_numpy(batch.column(at))
+    for at, (_, said) in enumerate(parts):
+        if (role := said.get(b"role")) in _EXTENT_ROLES:
+            found[said[b"field"].decode()][_EXTENT_ROLES[role]] = as_numpy(batch.column(at))
     return {name: Extents(parts["offset"], parts["size"], parts.get("crc")) for name, parts in found.items()}  # type: ignore[arg-type]
 
 

@@ -23,7 +23,15 @@ from shoal.store import base_name, join_url, store_for
 from ._manifest import ShardRecord, check_inside, manifest_url
 from ._open import SIDECAR_FOLDER, index_url
 
-__all__ = ["Journal", "commit_staged", "is_unfinished", "recover", "staging_url"]
+__all__ = [
+    "Journal",
+    "UnfinishedWrite",
+    "commit_staged",
+    "is_unfinished",
+    "recover",
+    "staging_url",
+    "unfinished_writes",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +51,17 @@ class _Commit:
     manifest: str
     paths: tuple[str, ...]
     removed: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedWrite:
+    """A write that is under way, or was interrupted, as its journal tells it."""
+
+    pattern: str
+    shards: tuple[ShardRecord, ...]
+    """Those that are finished, in the order in which they closed."""
+    staged: bool = False
+    """Whether they wait to take the place of others; otherwise they stand under their final names."""
 
 
 class Journal:
@@ -95,9 +114,41 @@ class Journal:
 
 def is_unfinished(root: str) -> bool:
     """Whether shards stand at ``root`` whose writer is at work, or was interrupted."""
-    store = store_for(root)
-    journals = [info.url for info in store.list(join_url(root, SIDECAR_FOLDER)) if _is_journal(base_name(info.url))]
-    return any(_is_in_place(_whole_lines(store.read_all(url))) for url in journals)
+    return any(_is_in_place(_whole_lines(store_for(root).read_all(url))) for url in _journals(root))
+
+
+def _journals(root: str) -> list[str]:
+    listed = store_for(root).list(join_url(root, SIDECAR_FOLDER))
+    return [info.url for info in listed if _is_journal(base_name(info.url))]
+
+
+def unfinished_writes(root: str) -> tuple[UnfinishedWrite, ...]:
+    """The writes into the folder ``root`` that have not ended, one for each writer; a journal nobody can read is none.
+
+    Example:
+        >>> import shoal
+        >>> from shoal.shard import unfinished_writes
+        >>> with shoal.ShardWriter("memory://doc/unfinished/a-%06d.tar", max_samples=1) as writer:
+        ...     for number in range(3):
+        ...         writer.write({"__key__": f"k{number}", "txt": "hi"})
+        ...     [[record.path for record in write.shards] for write in unfinished_writes("memory://doc/unfinished")]
+        [['a-000000.tar', 'a-000001.tar']]
+        >>> unfinished_writes("memory://doc/unfinished")
+        ()
+    """
+    found: dict[str, UnfinishedWrite] = {}
+    for url in sorted(_journals(root)):
+        try:
+            lines = _whole_lines(store_for(url).read_all(url))
+            if lines:
+                head = _decoded(lines[0], JournalHead)
+                # A long journal is several files, each with the same head.
+                before = found[head.pattern].shards if head.pattern in found else ()
+                records = (*before, *(_decoded(line, ShardRecord) for line in lines[1:]))
+                found[head.pattern] = UnfinishedWrite(head.pattern, records, head.staged)
+        except (ObjectNotFoundError, WriteError):  # it ended between the listing and the look
+            continue
+    return tuple(found.values())
 
 
 def _is_journal(name: str) -> bool:

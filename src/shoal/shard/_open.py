@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 
-from shoal.errors import ObjectNotFoundError, ShardIndexError
-from shoal.store import ObjectReader, base_name, cache_dir, join_url, local_path, parent_url, scheme_of, store_for
+from shoal.errors import ObjectNotFoundError, ShardIndexError, StoreError
+from shoal.store import (
+    FarReader,
+    HeldReader,
+    ObjectReader,
+    base_name,
+    cache_dir,
+    cached_reader,
+    join_url,
+    local_path,
+    options_for,
+    parent_url,
+    scheme_of,
+    store_for,
+)
 
 from ._build import build_index
 from ._bytes import CompressedBytes, PlainBytes, TarBytes
@@ -26,6 +40,7 @@ __all__ = [
     "fitting_index",
     "index_shard",
     "index_url",
+    "open_indexed",
     "open_shard",
 ]
 
@@ -38,19 +53,28 @@ def index_url(root: str, path: str) -> str:
     return join_url(root, SIDECAR_FOLDER, INDEX_FOLDER, path + ".arrow")
 
 
-def open_shard(url: str, *, rule: KeyRule = WEBDATASET_RULE, verify: bool = True, sidecar: str | None = None) -> Shard:
+def open_shard(
+    url: str,
+    *,
+    rule: KeyRule = WEBDATASET_RULE,
+    verify: bool = True,
+    sidecar: str | None = None,
+    cache: str | None = None,
+) -> Shard:
     """Open a shard for random access.
 
     Its index is ``sidecar`` where one is named, else the one beside it; where that is not there, or was made by another
     rule, the one in the user's cache, else one made now by a scan and kept in the cache. An index that does not fit the
-    tar raises StaleIndexError when it is a sidecar, and is made again when it is our own cached one.
+    tar raises StaleIndexError when it is a sidecar, and is made again when it is our own cached one. ``cache`` says
+    what of a far shard is kept on disk, its index too; None is what ``store.configure`` says.
     """
-    reader = store_for(url).open(url)
+    cache = options_for(url).cache if cache is None else cache
+    reader = cached_reader(store_for(url).open(url), cache)
     try:
-        found = _sidecar(url, sidecar, rule)
+        found = _sidecar(url, sidecar, rule) if cache is None else _kept_sidecar(url, sidecar, rule, reader)
         if found is not None:
             _check_fits(found, reader)
-            return Shard(url, found, _bytes(reader, found), verify=verify)
+            return _opened(url, found, reader, verify)
         return _open_foreign(url, reader, rule, verify)
     except BaseException:
         reader.close()
@@ -69,11 +93,43 @@ def _sidecar(url: str, named: str | None, rule: KeyRule) -> ShardIndex | None:
     return None
 
 
-def _places(url: str) -> tuple[str, str]:
+def open_indexed(
+    url: str,
+    *,
+    rule: KeyRule = WEBDATASET_RULE,
+    verify: bool = True,
+    cache: str | None = None,
+) -> Shard | ObjectReader:
+    """A shard that has an index, beside it or in the cache; else the open object, for whoever can do without."""
+    cache = options_for(url).cache if cache is None else cache
+    reader = cached_reader(store_for(url).open(url), cache)
+    try:
+        found = fitting_index(cached_index_url(reader, rule), reader)
+        if found is None and (found := _sidecar(url, None, rule)) is not None:
+            _check_fits(found, reader)
+        return reader if found is None else _opened(url, found, reader, verify)
+    except BaseException:
+        reader.close()
+        raise
+
+
+def _kept_sidecar(url: str, named: str | None, rule: KeyRule, reader: ObjectReader) -> ShardIndex | None:
+    """The same through the cache, where it is kept for this state of the shard."""
+    kept = cached_index_url(reader, rule)
+    found = fitting_index(kept, reader)
+    if found is None and (found := _sidecar(url, named, rule)) is not None:
+        with contextlib.suppress(StoreError):  # a cache that cannot be written costs time, nothing else
+            save_index(found, kept)
+    return found
+
+
+def _places(url: str) -> tuple[str, ...]:
     """Where the index is of a shard in a dataset's root, or in a folder of it."""
     folder = parent_url(url)
-    inner = f"{base_name(folder)}/{base_name(url)}"
-    return index_url(folder, base_name(url)), index_url(parent_url(folder), inner)
+    beside, above = index_url(folder, base_name(url)), parent_url(folder)
+    if above.endswith("://"):  # the folder is a bucket or a host, and what is above it is nowhere
+        return (beside,)
+    return beside, index_url(above, f"{base_name(folder)}/{base_name(url)}")
 
 
 def find_index(reader: ObjectReader, rule: KeyRule = WEBDATASET_RULE) -> ShardIndex | None:
@@ -102,6 +158,13 @@ def _check_fits(index: ShardIndex, reader: ObjectReader) -> None:
     index.check_object(reader.info.url, reader.info.size, head, crc32(head))
 
 
+def _opened(url: str, index: ShardIndex, reader: ObjectReader, verify: bool) -> Shard:
+    far = HeldReader(reader) if isinstance(reader, FarReader) else None
+    data = _bytes(reader if far is None else far, index)
+    is_packed = index.facts.compression is not None and isinstance(data, PlainBytes)  # read from where it was unpacked
+    return Shard(url, index, data, verify=verify, far=None if is_packed else far)
+
+
 def _bytes(reader: ObjectReader, index: ShardIndex) -> TarBytes:
     compression, blocks = index.facts.compression, index.blocks
     if compression is None:
@@ -123,7 +186,7 @@ def _open_foreign(url: str, reader: ObjectReader, rule: KeyRule, verify: bool) -
     if index is None:
         index = index_shard(reader, rule)
         save_index(index, cached)
-    return Shard(url, index, _bytes(reader, index), verify=verify)
+    return _opened(url, index, reader, verify)
 
 
 def cached_index_url(reader: ObjectReader, rule: KeyRule) -> str:

@@ -108,7 +108,7 @@ class Resident:
 
     def wanted(self, source: ShardSource, fields: Sequence[str] | None) -> tuple[str, ...] | None:
         """Which fields ``source``, over the same shards, reads of a sample, if every sample has them; else None."""
-        chosen = source._wanted(0, fields)  # noqa: SLF001 - one package
+        chosen = source.wanted_fields(0, fields)
         names = tuple(name for name in self.fields if chosen is None or name in chosen)
         alike = all(shard.presence == self._shards[0].presence for shard in self._shards)
         return names if alike and all(self._shards[0].presence[name] for name in names) else None

@@ -16,7 +16,7 @@ from ._policy import ErrorLog
 from ._rows import Decoders, Sample
 from ._stream import SampleStream, StreamOptions
 
-__all__ = ["salvaged_runs"]
+__all__ = ["salvaged_runs", "streamed_runs"]
 
 _RUN = 256
 
@@ -34,7 +34,13 @@ def salvaged_runs(
         log.handle(reason)
     if rule.group == "archive":
         return  # any sample may have lost a member
-    reader = store_for(url).open(url)
+    yield from streamed_runs(store_for(url).open(url), rule, fields, decoders, log)
+
+
+def streamed_runs(
+    reader: ObjectReader, rule: KeyRule, fields: Sequence[str] | None, decoders: Decoders, log: ErrorLog
+) -> Iterator[list[Sample]]:
+    """The samples of an open shard as they lie, in one pass without an index; it is closed at the end."""
     try:
         samples = _samples(reader, rule, decoders, log)
         while run := list(itertools.islice(samples, _RUN)):

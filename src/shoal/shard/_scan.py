@@ -83,14 +83,16 @@ def scan(
     start: int = 0,
     skipped: Counter[str] | None = None,
     on_damage: Callable[[TarError], None] | None = None,
+    on_no_marker: Callable[[str], object] | None = None,
 ) -> Iterator[Chunk | Gap]:
     """Yield every regular member of an archive, in order, from the header at byte ``start`` on.
 
     ``skipped`` counts the members left out, by reason. Damage raises a TarError with its byte offset; with
     ``on_damage`` that error is handed over instead, and unless it raises, the scan goes on at the next sound header.
-    Warns (ShoalWarning) when the archive has no end marker, because its last sample may be cut.
+    Warns (ShoalWarning) when the archive has no end marker, because its last sample may be cut; with ``on_no_marker``
+    that is told there instead, which unlike catching a warning is safe on several threads.
     """
-    walk = _Walk(feed, options, Counter() if skipped is None else skipped, start)
+    walk = _Walk(feed, options, Counter() if skipped is None else skipped, start, on_no_marker or _warn)
     while not walk.ended:
         try:
             chunk = walk.next_chunk()
@@ -104,13 +106,25 @@ def scan(
             yield chunk
 
 
+def _warn(text: str) -> None:
+    warnings.warn(text, ShoalWarning, stacklevel=2)
+
+
 class _Walk:
     """The position in one archive, and the global PAX records seen so far."""
 
-    def __init__(self, feed: Feed, options: ScanOptions, skipped: Counter[str], start: int) -> None:
+    def __init__(
+        self,
+        feed: Feed,
+        options: ScanOptions,
+        skipped: Counter[str],
+        start: int,
+        on_no_marker: Callable[[str], object],
+    ) -> None:
         self._feed = feed
         self._options = options
         self._skipped = skipped
+        self._on_no_marker = on_no_marker
         self._shared: dict[str, bytes] = {}
         self._want = options.chunk_bytes
         self._error: TarError | None = None
@@ -196,11 +210,9 @@ class _Walk:
             )
         self.ended = True
         if self.position:
-            warnings.warn(
+            self._on_no_marker(
                 f"the archive ends at byte {self.position} without an end marker: if it was cut there, its last sample"
-                " may be incomplete",
-                ShoalWarning,
-                stacklevel=2,
+                " may be incomplete"
             )
 
     def _end_at_marker(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import operator
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +12,7 @@ import numpy.typing as npt
 
 from shoal.codec import Buffer
 from shoal.errors import ChecksumError, FieldError, ShoalError
-from shoal.store import HeldReader
+from shoal.store import HeldReader, ObjectReader
 
 from ._arrow import as_arrow
 from ._bytes import TarBytes
@@ -43,8 +44,7 @@ class Shard:
         keep_freed_memory()
         self.url = url
         self.index = index
-        self.far = far
-        """What the bytes come through where the shard is far away, and worth reading ahead."""
+        self._far = far
         self._data = data
         self._verify = verify
 
@@ -79,6 +79,17 @@ class Shard:
                 expected = f"crc32 {int(blocks.crcs[number]):08x} of a block"
                 raise ChecksumError(problem, expected=expected, found=f"{found:08x}", shard=self.url, offset=base)
             yield base, end, data
+
+    @property
+    def far(self) -> HeldReader | None:
+        """What the bytes come through where the shard is far away, and worth reading ahead; None where it is near."""
+        return self._far if self._far is not None and self._far.is_far else None
+
+    def over(self, reader: ObjectReader) -> Shard:
+        """The same shard, with its bytes from another reader of the same object."""
+        other = copy.copy(self)
+        other._data = self._data.over(reader)  # noqa: SLF001 - one class
+        return other
 
     def spans(self, fields: Sequence[str] | None = None) -> list[tuple[int, int]]:
         """The row ranges to read one after the other: the index's blocks, or runs of rows where blocks are no use."""

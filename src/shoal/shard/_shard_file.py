@@ -21,7 +21,7 @@ from ._layout import lay_out, member_bytes
 from ._member_log import MemberLog
 from ._sample_encoder import EncodedSample
 
-__all__ = ["ShardFile", "WrittenShard"]
+__all__ = ["ShardFile", "WrittenShard", "end_marker"]
 
 _COMPRESSED_BLOCK_BYTES = 256 << 10
 """Smaller than plain ones: one sample read at random costs a whole block's decompression."""
@@ -133,8 +133,7 @@ class ShardFile:
         return data
 
     def _end(self) -> Buffer:
-        end = bytes(_END_BLOCKS * BLOCK)
-        end += bytes(-(self.size + len(end)) % _RECORD)
+        end = end_marker(self.size)
         return self._noted(end if self._compressor is None else self._compressor.add(end) + self._compressor.finish())
 
     def commit(self, *, durable: bool = False) -> WrittenShard:
@@ -161,6 +160,12 @@ class ShardFile:
     def abort(self) -> None:
         """Leave nothing behind."""
         self._sink.abort()
+
+
+def end_marker(size: int) -> bytes:
+    """What ends a tar of ``size`` bytes: two empty blocks, and more up to a whole record."""
+    end = _END_BLOCKS * BLOCK
+    return bytes(end + -(size + end) % _RECORD)
 
 
 @functools.lru_cache(maxsize=256)

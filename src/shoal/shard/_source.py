@@ -7,6 +7,7 @@ import copy
 import difflib
 import functools
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,17 +17,23 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shoal.errors import FieldError, ManifestError, PositionError, SampleKeyError, StaleIndexError, TarError
+from shoal.errors import (
+    FieldError,
+    ManifestError,
+    PositionError,
+    SampleKeyError,
+)
+from shoal.store import ObjectReader, is_far
 
 from ._arrow import as_arrow
 from ._cut import Cuts
+from ._in_order import stream_raw, stream_samples
 from ._keys import WEBDATASET_RULE, KeyRule
 from ._manifest import Manifest
-from ._open import open_shard
+from ._open import open_indexed, open_shard
 from ._policy import ErrorLog
 from ._raw import RawField, join_raw
 from ._rows import Decoders, Sample
-from ._salvage import salvaged_runs
 from ._shard import Shard
 
 __all__ = ["Pick", "ShardRef", "ShardSource", "Source"]
@@ -92,13 +99,17 @@ class ShardSource:
         rule: KeyRule = WEBDATASET_RULE,
         verify: bool = True,
         manifest: Manifest | None = None,
+        cache: str | None = None,
     ) -> None:
         self.shards = tuple(shards)
         self.manifest = manifest
         self._rule = rule
         self._verify = verify
+        self._cache = cache
         self._open: OrderedDict[int, Shard] = OrderedDict()
         self._opening: dict[int, threading.Lock] = {}
+        self._alive: weakref.WeakValueDictionary[int, Shard] = weakref.WeakValueDictionary()
+        """Those that are in use: who fetches ahead and who reads should speak of the same one."""
         self._starts: Int64 | None = None
         self._lock = threading.RLock()
         self._pick: Pick | None = None
@@ -110,7 +121,8 @@ class ShardSource:
         picking._pick, picking._picked = pick, {}  # noqa: SLF001 - one class
         return picking
 
-    def _wanted(self, number: int, fields: Sequence[str] | None) -> Sequence[str] | None:
+    def wanted_fields(self, number: int, fields: Sequence[str] | None) -> Sequence[str] | None:
+        """Which fields are read of a shard where these are asked for."""
         if fields is not None or self._pick is None:
             return fields
         if number not in self._picked:
@@ -154,9 +166,11 @@ class ShardSource:
     def shard(self, number: int) -> Shard:
         """An open shard. Raises ManifestError when it holds another number of samples than the manifest says."""
         with self._lock:
-            found = self._open.get(number)
+            found = self._open.get(number, self._alive.get(number))
             if found is not None:
+                self._open[number] = found
                 self._open.move_to_end(number)
+                self._close_least_used()
                 return found
             opening = self._opening.setdefault(number, threading.Lock())
         with opening:  # one a shard: who reads another one does not wait
@@ -165,18 +179,35 @@ class ShardSource:
 
     def _keep(self, number: int, shard: Shard) -> Shard:
         with self._lock:
-            self._open[number] = shard
+            self._open[number] = self._alive[number] = shard
             self._opening.pop(number, None)
-            if len(self._open) > _MOST_OPEN:
-                self._open.popitem(last=False)  # closed when its last reader lets go of it
+            self._close_least_used()
         return shard
+
+    def _close_least_used(self) -> None:
+        if len(self._open) > _MOST_OPEN:
+            self._open.popitem(last=False)  # closed when its last reader lets go of it
+
+    def is_foreign(self, number: int) -> bool:
+        """Whether a shard is far, may have no index, and was not opened yet: one pass over it may be enough."""
+        ref = self.shards[number]
+        unknown = ref.sidecar is None and number not in self._open and self._pick is None
+        return unknown and self._rule.group != "archive" and is_far(ref.url)
+
+    def indexed(self, number: int) -> Shard | ObjectReader:
+        """An open shard; where making its index would take a pass over a far object, the object itself."""
+        if not self.is_foreign(number):
+            return self.shard(number)
+        ref = self.shards[number]
+        found = open_indexed(ref.url, rule=self._rule, verify=self._verify, cache=self._cache)
+        return self._keep(number, found) if isinstance(found, Shard) else found
 
     def shard_of(self, number: int) -> Shard:
         """The open shard of a sample."""
         return self.shard(bisect.bisect_right(self._start_list, number) - 1)
 
     def _opened(self, ref: ShardRef) -> Shard:
-        shard = open_shard(ref.url, rule=self._rule, verify=self._verify, sidecar=ref.sidecar)
+        shard = open_shard(ref.url, rule=self._rule, verify=self._verify, sidecar=ref.sidecar, cache=self._cache)
         expected = self._known(ref)
         if expected is not None and len(shard) != expected:
             shard.close()
@@ -209,17 +240,17 @@ class ShardSource:
         rows = self._checked(rows)
         if len(rows) == 1:  # before anything that costs more than the one sample does
             number = bisect.bisect_right(self._start_list, rows[0]) - 1
-            fields = self._wanted(number, fields)
+            fields = self.wanted_fields(number, fields)
             return self.shard(number).read_rows(rows - self._start_list[number], fields, decoders)
         numbers = np.searchsorted(self.starts, rows, "right") - 1
         if len(rows) and (numbers == numbers[0]).all():
             number = int(numbers[0])
-            fields = self._wanted(number, fields)
+            fields = self.wanted_fields(number, fields)
             return self.shard(number).read_rows(rows - self.starts[number], fields, decoders)
         found: list[Sample] = [{}] * len(rows)
         for number in np.unique(numbers).tolist():
             at = np.flatnonzero(numbers == number)
-            wanted = self._wanted(number, fields)
+            wanted = self.wanted_fields(number, fields)
             samples = self.shard(number).read_rows(rows[at] - self.starts[number], wanted, decoders)
             for position, sample in zip(at.tolist(), samples, strict=True):
                 found[position] = sample
@@ -245,25 +276,11 @@ class ShardSource:
         self, fields: Sequence[str] | None = None, decoders: Decoders = _NO_DECODERS, log: ErrorLog | None = None
     ) -> Iterator[list[Sample]]:
         """All samples in order, block by block. A shard too damaged to be indexed is read as far as ``log`` lets it."""
-        log = log or ErrorLog()
-        for number, ref in enumerate(self.shards):
-            try:
-                shard = self.shard(number)
-            except (TarError, StaleIndexError) as error:
-                if not log.goes_on:
-                    raise
-                yield from salvaged_runs(ref.url, self._rule, fields, decoders, log, error)
-                continue
-            wanted = self._wanted(number, fields)
-            for start, stop in shard.spans(wanted):
-                yield _read_span(shard, start, stop, wanted, decoders, log)
+        return stream_samples(self, fields, decoders, log or ErrorLog())
 
     def raw_stream(self, field: str) -> Iterator[RawField]:
         """One field of all samples in order, block by block."""
-        for number in range(len(self.shards)):
-            shard = self.shard(number)
-            for start, stop in shard.spans([field]):
-                yield shard.raw_span(start, stop, field)
+        return stream_raw(self, field)
 
     def raw_spans(
         self, spans: Sequence[tuple[int, int, int]], field: str, room: Callable[[int], memoryview]
@@ -370,23 +387,6 @@ class ShardSource:
             for shard in self._open.values():
                 shard.close()
             self._open.clear()
-
-
-def _read_span(
-    shard: Shard, start: int, stop: int, fields: Sequence[str] | None, decoders: Decoders, log: ErrorLog
-) -> list[Sample]:
-    try:
-        return shard.read_span(start, stop, fields, decoders)
-    except TarError:
-        if not log.goes_on:
-            raise
-    found = []
-    for row in range(start, stop):
-        try:
-            found += shard.read_rows(np.array([row]), fields, decoders)
-        except TarError as error:
-            log.handle(error.at(shard=shard.url, key=shard.index.keys[row].as_py()))
-    return found
 
 
 _NUMBERS = {"int64", "uint64", "double"}

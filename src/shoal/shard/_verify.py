@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
 
@@ -128,9 +129,13 @@ def _sha256(reader: ObjectReader) -> str:
 
 
 def verify_dataset(
-    path: PathLike | Iterable[PathLike], *, split: str | None = None, options: VerifyOptions = _DEFAULTS
+    path: PathLike | Iterable[PathLike],
+    *,
+    split: str | None = None,
+    options: VerifyOptions = _DEFAULTS,
+    workers: int = 1,
 ) -> Iterator[ShardReport]:
-    """Verify every shard that ``path`` names, one report each, in order.
+    """Verify every shard that ``path`` names, one report each, in order; ``workers`` of them at a time.
 
     Shards of a manifest are compared with what it says of them; one that is missing is reported, and a tar that it does
     not list gets a report with a note. Raises what ``locate_shards`` raises when ``path`` names nothing.
@@ -140,8 +145,15 @@ def verify_dataset(
     rule = manifest.rule if manifest is not None and options.rule == WEBDATASET_RULE else options.rule
     options = replace(options, rule=rule)
     records = _records(located)
-    for ref in located.shards:
-        yield _verify_ref(ref, records.get(ref.url), options)
+
+    def verified(ref: ShardRef) -> ShardReport:
+        return _verify_ref(ref, records.get(ref.url), options)
+
+    if workers == 1:
+        yield from map(verified, located.shards)
+    else:
+        with ThreadPoolExecutor(workers, "shoal-verify") as pool:
+            yield from pool.map(verified, located.shards)
     if manifest is not None and located.root is not None and split is None:
         yield from _unlisted(located.root, {ref.url for ref in located.shards})
 

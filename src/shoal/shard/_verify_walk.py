@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from shoal.errors import CodecError, MissingExtraError, ShoalError, ShoalWarning, TarError
+from shoal.errors import CodecError, MissingExtraError, ShoalError, TarError
 from shoal.store import ObjectReader
 
 from ._assemble import MemberColumns
@@ -46,6 +45,8 @@ class VerifyOptions:
     """Given fields, how each is decoded: then every such member is, to see that it is what its extension says."""
     on_bytes: Callable[[int], None] | None = None
     """Told of every part that was read."""
+    watch: Callable[[str], Callable[[Chunk], None]] | None = None
+    """Asked, by a shard's URL, who wants its members as they are met. Asked again when a walk has to begin anew."""
 
 
 _UNWATCHED = VerifyOptions()
@@ -121,23 +122,30 @@ class Seen:
         self._decoders: dict[str, Callable[[bytes], object]] = {}
         self._asked: set[str] = set()
         self._told: dict[str, str] = {}
+        self._watch = None if options.watch is None else options.watch(url)
 
     def scan(self, feed: Feed, start: int = 0) -> None:
         """Walk an archive, over all damage."""
         large = None if self._options.decoders is not None else _LARGE
         options = ScanOptions(large_bytes=large, encoding=self._options.rule.encoding)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", ShoalWarning)
-            for part in scan(feed, options, start=start, skipped=self._skipped, on_damage=lambda error: None):
-                self._take(part, feed)
-        for warning in caught:
-            self._told.setdefault("end", str(warning.message))
+        parts = scan(
+            feed,
+            options,
+            start=start,
+            skipped=self._skipped,
+            on_damage=lambda error: None,
+            on_no_marker=lambda text: self._told.setdefault("end", text),
+        )
+        for part in parts:
+            self._take(part, feed)
 
     def _take(self, part: Chunk | Gap, feed: Feed) -> None:
         if isinstance(part, Gap):
             self.gaps.append(part)
             return
         self.stop = part.stop
+        if self._watch is not None:
+            self._watch(part)
         try:
             grouped = self._grouper.add(part.names)
         except TarError as error:

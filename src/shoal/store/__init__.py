@@ -1,23 +1,32 @@
 """Bytes by URL: where shards, sidecars and manifests live.
 
 A :class:`Store` serves one kind of URL. ``store_for(url)`` finds it; plain paths and ``file://`` go to the local disk,
-``memory://`` to a dictionary of this process, ``s3://``, ``gs://``, ``az://`` and ``http(s)://`` to object stores,
-reached as :func:`configure` says. Readers depend on the narrow :class:`ObjectReader` (``size``, ``version`` and
-``read(start, stop)``), writers on :class:`ObjectWriter` (``write``, ``commit``, ``abort``): an object appears whole or
-not at all.
+``memory://`` to a dictionary of this process, ``s3://``, ``gs://``, ``az://`` and ``http(s)://`` to object stores, and
+``hf://`` to the Hugging Face Hub, reached as :func:`configure` says. Readers depend on the narrow
+:class:`ObjectReader` (``size``, ``version`` and ``read(start, stop)``), writers on :class:`ObjectWriter` (``write``,
+``commit``, ``abort``): an object appears whole or not at all.
 """
 
+import importlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ._base import CopyingStore, ObjectInfo, ObjectReader, ObjectWriter, ScatterReader, Store
+from ._base import CopyingStore, FarReader, ObjectInfo, ObjectReader, ObjectWriter, ScatterReader, Store
 from ._cache import cache_dir
+from ._cached import CachedReader, cached_reader
+from ._disk import CacheEntry, cache_entries, clear_cache
+from ._forward import read_forward
+from ._glance import Glance
+from ._held import HeldReader, Segment
+from ._hf_access import HubAccess, hub_access
 from ._local import LocalStore
 from ._memory import MemoryStore
 from ._options import CredentialProvider, StoreOptions, configure, configure_all, configured, options_for
+from ._parallel import submit
 from ._pattern import expand_braces, expand_pattern, number_in_name, numbered_name
-from ._ranges import RangePlan, plan_ranges
-from ._route import register_store, store_for
+from ._pulled import PulledReader
+from ._ranges import RangePlan, cut_range, plan_ranges
+from ._route import is_far, register_store, store_for
 from ._traffic import OpLog, Statistics, op_log, statistics
 from ._transfer import Progress, Transferred, copy, download, upload
 from ._url import base_name, join_url, local_path, parent_url, relative_url, scheme_of
@@ -25,11 +34,22 @@ from ._verbs import delete, exists, get, get_many, put, put_many, stat
 from ._verbs import list_objects as list  # noqa: A004 - the verb everybody looks for: shoal.store.list
 
 if TYPE_CHECKING:
+    from ._hf import HubStore
+    from ._hf_api import HubFile, HubSnapshot
     from ._obstore import ObstoreStore
 
 __all__ = [
+    "CacheEntry",
+    "CachedReader",
     "CopyingStore",
     "CredentialProvider",
+    "FarReader",
+    "Glance",
+    "HeldReader",
+    "HubAccess",
+    "HubFile",
+    "HubSnapshot",
+    "HubStore",
     "LocalStore",
     "MemoryStore",
     "ObjectInfo",
@@ -38,18 +58,24 @@ __all__ = [
     "ObstoreStore",
     "OpLog",
     "Progress",
+    "PulledReader",
     "RangePlan",
     "ScatterReader",
+    "Segment",
     "Statistics",
     "Store",
     "StoreOptions",
     "Transferred",
     "base_name",
     "cache_dir",
+    "cache_entries",
+    "cached_reader",
+    "clear_cache",
     "configure",
     "configure_all",
     "configured",
     "copy",
+    "cut_range",
     "delete",
     "download",
     "exists",
@@ -57,6 +83,8 @@ __all__ = [
     "expand_pattern",
     "get",
     "get_many",
+    "hub_access",
+    "is_far",
     "join_url",
     "list",
     "local_path",
@@ -68,22 +96,26 @@ __all__ = [
     "plan_ranges",
     "put",
     "put_many",
+    "read_forward",
     "register_store",
     "relative_url",
     "scheme_of",
     "stat",
     "statistics",
     "store_for",
+    "submit",
     "upload",
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name != "ObstoreStore":
-        raise AttributeError(f"module 'shoal.store' has no attribute {name!r}", name=name)
-    from ._obstore import ObstoreStore  # loaded when first used, as in `store_for`
+_LAZY = {"ObstoreStore": "_obstore", "HubStore": "_hf", "HubFile": "_hf_api", "HubSnapshot": "_hf_api"}
+"""Loaded when first used, as in `store_for`."""
 
-    return ObstoreStore
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'shoal.store' has no attribute {name!r}", name=name)
+    return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
 
 
 def __dir__() -> Sequence[str]:  # `list` is a verb here

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-__all__ = ["CopyingStore", "ObjectInfo", "ObjectReader", "ObjectWriter", "ScatterReader", "Store"]
+__all__ = ["CopyingStore", "FarReader", "ObjectInfo", "ObjectReader", "ObjectWriter", "ScatterReader", "Store"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,18 @@ class ScatterReader(Protocol):
 
     def read_into(self, start: int, parts: Sequence[memoryview]) -> int:
         """Fill these parts, one after the other, from ``start`` on; return how many bytes were missing for that."""
+        ...
+
+
+@runtime_checkable
+class FarReader(Protocol):
+    """An open object that is far away: its bytes are worth asking for before they are needed. Not every store's is."""
+
+    def stream(self, start: int, stop: int) -> Generator[bytes]:
+        """The bytes ``[start, stop)`` in pieces, as they come: one request, but for what breaks on the way.
+
+        Fewer only where the object ends. Closing it ends the request.
+        """
         ...
 
 

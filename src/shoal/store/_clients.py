@@ -6,7 +6,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -17,7 +17,9 @@ from shoal.errors import AccessDeniedError, OptionError, ShoalError, StoreError
 
 from ._aws import ENVIRONMENT, s3_settings
 from ._fork import anew_in_child, enter_obstore
+from ._hf_access import HUB_ENVIRONMENT, hub_headers
 from ._options import CredentialProvider, StoreOptions, options_for, refuse_secrets, shown
+from ._traffic import next_endpoint
 from ._url import OBJECT_STORES, scheme_of
 
 __all__ = ["Address", "Clients", "address_of", "clients_for", "forget_clients"]
@@ -77,9 +79,14 @@ _HELD: OrderedDict[tuple[object, ...], Clients] = OrderedDict()
 
 
 def clients_for(url: str, address: Address) -> Clients:
-    """The clients that serve ``url`` in this process. Raises StoreError in a forked child that cannot have any."""
+    """The clients that serve ``url`` in this process. Raises StoreError in a forked child that cannot have any.
+
+    Of several endpoints those of the next one: ask once for each request.
+    """
     enter_obstore(shown(url))
     options = options_for(url)
+    if options.endpoints:
+        options = _at(options, next_endpoint(options.endpoints, options.balance))
     key = _key(address, options)
     with _lock:
         held = _HELD.get(key)
@@ -94,14 +101,21 @@ def clients_for(url: str, address: Address) -> Clients:
 
 def forget_clients(url: str, address: Address) -> bool:
     """Make new clients, with new credentials, when next asked; return whether there is somebody to ask for them."""
+    options = options_for(url)
     with _lock:
-        _HELD.pop(_key(address, options_for(url)), None)
+        for each in [_at(options, endpoint) for endpoint in options.endpoints] or [options]:
+            _HELD.pop(_key(address, each), None)
     return address.kind == "s3" or options_for(url).credential_provider is not None
+
+
+def _at(options: StoreOptions, endpoint: str) -> StoreOptions:
+    return replace(options, endpoint=endpoint, endpoints=())
 
 
 def _key(address: Address, options: StoreOptions) -> tuple[object, ...]:
     facts: tuple[object, ...] = (address.root, address.query, options)
-    return (*facts, *(os.environ.get(name) for name in ENVIRONMENT)) if address.kind == "s3" else facts
+    read = {"s3": ENVIRONMENT, "hf": HUB_ENVIRONMENT}.get(address.kind, ())
+    return (*facts, *(os.environ.get(name) for name in read))
 
 
 def _renew() -> None:
@@ -115,7 +129,7 @@ anew_in_child(_renew)
 
 
 def _made(address: Address, options: StoreOptions, url: str) -> Clients:
-    make = {"s3": _s3, "gs": _gs, "az": _az, "http": _http}[address.kind]
+    make = {"s3": _s3, "gs": _gs, "az": _az, "http": _http, "hf": _hf}[address.kind]
     try:
         return make(address, options)
     except ShoalError:
@@ -170,6 +184,11 @@ def _http(address: Address, options: StoreOptions) -> Clients:
     base = f"{address.root}?{address.query}" if address.query else address.root
     clients = _pair(HTTPStore, base, {}, options, address.root, told.get("headers"))
     return Clients(clients.once, clients.patient, clients.endpoint, told.get("expires_at"))
+
+
+def _hf(address: Address, options: StoreOptions) -> Clients:
+    # Where the hub sends a reader on to another host, the client leaves the token behind.
+    return _pair(HTTPStore, address.root, {}, options, address.root, hub_headers(options, os.environ))
 
 
 def _pair(

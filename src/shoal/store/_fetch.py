@@ -22,6 +22,7 @@ from ._traffic import request
 __all__ = [
     "Answer",
     "Known",
+    "Patience",
     "Place",
     "RequestFailed",
     "fetch",
@@ -30,6 +31,7 @@ __all__ = [
     "known_of",
     "place_of",
     "version_of_etag",
+    "wait_turn",
 ]
 
 _CHUNK = 1 << 20
@@ -140,7 +142,9 @@ class Patience:
             raise our_error(failure, self._place.url, attempts=self.attempts) from None
         self._left -= 1
         self.signed = failure.throttled
-        _hold_off(self._place.address.root, self._backoff(failure) if asked is None else asked, failure.throttled)
+        # Of several endpoints another one may have time.
+        everybody = failure.throttled and not self._place.options.endpoints
+        _hold_off(self._place.address.root, self._backoff(failure) if asked is None else asked, everybody)
 
     def refresh(self) -> None:
         """Begin to count anew."""
@@ -163,7 +167,8 @@ def _hold_off(root: str, seconds: float, everybody: bool) -> None:
     threading.Event().wait(seconds)
 
 
-def _wait_turn(root: str) -> None:
+def wait_turn(root: str) -> None:
+    """Wait until a server that was asked too much may be asked again."""
     left = _NOT_BEFORE.get(root, 0.0) - time.monotonic()
     if left > 0:
         threading.Event().wait(min(left, _LONGEST_ASKED))
@@ -184,7 +189,7 @@ def head(place: Place) -> Known:
 
 def _head_once(place: Place, retry: bool) -> Known:
     clients = place.clients
-    _wait_turn(place.address.root)
+    wait_turn(place.address.root)
     with hold_all(gates_for(place.url)), request("HEAD", place.url, clients.endpoint, retry=retry):
         try:
             return known_of(clients.once.head(place.address.path))
@@ -198,26 +203,37 @@ def fetch(place: Place, start: int, stop: int | None, known: Known | None = None
     ``stop`` None asks for the whole object, without a range. A connection that breaks is taken up again after the last
     byte that came. Raises ObjectChangedError when another object is there, and the other errors of `our_error`.
     """
-    patience, pieces = Patience(place), list[bytes]()
-    at = resumed = start
+    pieces = list[bytes]()
+    for found, piece in streamed(place, start, stop, known):
+        known = found
+        if piece:
+            pieces.append(piece)
+    assert known is not None  # noqa: S101 - an answer says which object it is of
+    return Answer(pieces, known)
+
+
+def streamed(
+    place: Place, start: int, stop: int | None, known: Known | None = None, chunk: int = _CHUNK
+) -> Generator[tuple[Known, bytes]]:
+    """What `fetch` promises, in pieces of about ``chunk`` bytes as they come, each with the object it is of."""
+    patience, begun = Patience(place), start
     while True:
-        failure = short_answer()
+        failure, resumed = short_answer(), start
         try:
-            with closing(_chunks(place, at, stop, known, patience)) as chunks:
-                for found, chunk in chunks:
+            with closing(_chunks(place, start, stop, known, patience, chunk)) as chunks:
+                for found, piece in chunks:
                     known = _same(found, known, place.url)
-                    if chunk:
-                        pieces.append(chunk)
-                        at += len(chunk)
+                    start += len(piece)
+                    yield known, piece
         except RequestFailed as failed:
             failure = failed.failure
-        if known is not None and at >= (known.size if stop is None else min(stop, known.size)):
-            return Answer(pieces, known)
-        if failure.status == _NO_SUCH_RANGE and start == 0 and known is None and stop is not None:
-            return fetch(place, 0, None)  # an object without a first byte is empty
-        if at - resumed >= _PROGRESS:
+        if known is not None and start >= (known.size if stop is None else min(stop, known.size)):
+            return
+        if failure.status == _NO_SUCH_RANGE and begun == 0 and known is None and stop is not None:
+            yield from streamed(place, 0, None)  # an object without a first byte is empty
+            return
+        if start - resumed >= _PROGRESS:
             patience.refresh()
-        resumed = at
         patience.give_up_or_wait(failure)
 
 
@@ -233,12 +249,12 @@ def _same(found: Known, known: Known | None, url: str) -> Known:
 
 
 def _chunks(
-    place: Place, start: int, stop: int | None, known: Known | None, patience: Patience
+    place: Place, start: int, stop: int | None, known: Known | None, patience: Patience, chunk: int
 ) -> Generator[tuple[Known, bytes]]:
     """One attempt, in pieces as they come; the first says which object it is even when it is empty."""
     clients = place.clients
     match = known.etag if known is not None and known.etag and not known.etag.startswith("W/") else None
-    _wait_turn(place.address.root)
+    wait_turn(place.address.root)
     retry = patience.attempts > 0
     with hold_all(gates_for(place.url)), request("GET", place.url, clients.endpoint, retry=retry) as made:
         try:
@@ -247,17 +263,26 @@ def _chunks(
             ):
                 pieces: Iterator[tuple[Any, bytes]] = answer
             else:
-                pieces = _ask(clients, place.address.path, start, stop, match)
+                pieces = _ask(clients, place.address.path, start, stop, match, chunk)
             for meta, piece in pieces:
                 made.came(len(piece))
-                yield known_of(meta), piece
+                yield _found(place, meta, known), piece
         except StoreError:
             raise
         except FOREIGN as error:
             raise RequestFailed(getattr(error, "failure", None) or failure_of(error)) from None
 
 
-def _ask(clients: Clients, path: str, start: int, stop: int | None, match: str | None) -> Iterator[tuple[Any, bytes]]:
+def _found(place: Place, meta: Any, known: Known | None) -> Known:
+    """Which object this is. At a commit of a hub there is no other; the hosts that send it have ETags of their own."""
+    if place.address.kind == "hf" and known is not None:
+        return Known(meta["size"], known.version, None)
+    return known_of(meta)
+
+
+def _ask(
+    clients: Clients, path: str, start: int, stop: int | None, match: str | None, chunk: int
+) -> Iterator[tuple[Any, bytes]]:
     options: dict[str, Any] = {"range": (start, stop)} if stop is not None else {}
     if stop is None and start:
         options["range"] = {"offset": start}
@@ -266,5 +291,5 @@ def _ask(clients: Clients, path: str, start: int, stop: int | None, match: str |
     result = clients.once.get(path, options=options)
     meta = result.meta
     yield meta, b""
-    for piece in result.stream(_CHUNK):
+    for piece in result.stream(chunk):
         yield meta, piece

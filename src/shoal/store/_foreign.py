@@ -155,6 +155,13 @@ def our_error(failure: Failure, url: str, *, attempts: int = 1) -> StoreError:
 
 
 def _denied(failure: Failure, place: str) -> StoreError:
+    if place.startswith("hf://"):
+        return AccessDeniedError(
+            f"access denied ({failure.summary})",
+            found=place,
+            hint="set HF_TOKEN, or log in with `hf auth login`, for an account that may read it; "
+            "for a gated repository ask for access on its page",
+        )
     hint = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or a profile, or shoal.store.configure(...)"
     if failure.no_credentials:
         return AccessDeniedError(

@@ -8,7 +8,7 @@ for bytes goes through: `_fetch` (retries, versions), `_gate` (how many at once)
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,9 +22,10 @@ from shoal.errors import (
 )
 
 from ._base import ObjectInfo, ObjectReader, ObjectWriter
-from ._fetch import Answer, Known, Place, RequestFailed, fetch, head, joined, known_of, place_of
+from ._fetch import Answer, Known, Place, RequestFailed, fetch, head, joined, known_of, place_of, streamed
 from ._foreign import FOREIGN, failure_of, our_error
 from ._gate import hold_all
+from ._glance import Glance, glance_now
 from ._options import gates_for, shown
 from ._parallel import each_done, run_all
 from ._ranges import cut_range, plan_ranges
@@ -40,6 +41,10 @@ _LONGEST_GROWING = 64 << 20
 _MOST_TRIES = 20
 _PAGE = 1000
 _AT_ONCE = 32
+_FIRST = 512
+"""Bytes that are read when an object is opened: a tar's first header."""
+_PIECE = 256 << 10
+"""Bytes of one piece of a stream: few enough to be in the processor's cache when they are looked at."""
 _IMPOSSIBLE = re.compile(r"//|/\.\.?/|[\x00-\x1f\x7f]")
 """Names that obstore refuses: empty parts, parts of dots, control characters."""
 
@@ -47,14 +52,18 @@ _IMPOSSIBLE = re.compile(r"//|/\.\.?/|[\x00-\x1f\x7f]")
 class ObstoreReader:
     """An object as it was when it was opened: ranges of that version, or an error, never of another."""
 
-    def __init__(self, place: Place, known: Known) -> None:
+    def __init__(self, place: Place, known: Known, first: bytes = b"") -> None:
         self._place = place
         self._known = known
+        self._first = first
         self._open = True
         self.info = ObjectInfo(place.url, known.size, known.version)
 
     def read(self, start: int, stop: int) -> bytes:
         stop = min(stop, self.info.size)
+        if stop <= len(self._first):
+            self._check_open()
+            return self._first[start:stop]
         cuts = cut_range(start, stop, self._place.options.part_size) if start < stop else []
         return joined([piece for answer in self._fetch(cuts) for piece in answer.pieces])
 
@@ -64,9 +73,20 @@ class ObstoreReader:
         fetched = [answer.data for answer in self._fetch(list(zip(plan.starts, plan.stops, strict=True)))]
         return [plan.gather(fetched, start, end) for start, end in zip(starts, ends, strict=True)]
 
-    def _fetch(self, cuts: Sequence[tuple[int, int]]) -> list[Answer]:
+    def stream(self, start: int, stop: int) -> Generator[bytes]:
+        self._check_open()
+        stop = min(stop, self.info.size)
+        if start < stop:
+            for _, piece in streamed(self._place, start, stop, self._known, _PIECE):
+                if piece:
+                    yield piece
+
+    def _check_open(self) -> None:
         if not self._open:  # no bytes would look like the end of the object
             raise StoreError("the object is closed", found=shown(self.info.url))
+
+    def _fetch(self, cuts: Sequence[tuple[int, int]]) -> list[Answer]:
+        self._check_open()
         return run_all([partial(fetch, self._place, start, stop, self._known) for start, stop in cuts])
 
     def close(self) -> None:
@@ -82,7 +102,10 @@ class ObstoreStore:
 
     def open(self, url: str) -> ObjectReader:
         place = _object_place(url)
-        return ObstoreReader(place, _known(place))
+        if place.address.kind == "http":  # not every server has ranges
+            return ObstoreReader(place, _known(place))
+        first = fetch(place, 0, _FIRST)  # says as much as HEAD does, and is mostly what is read first
+        return ObstoreReader(place, first.known, first.data)
 
     def create(self, url: str) -> ObjectWriter:
         return ObstoreWriter(_writable(url))
@@ -96,7 +119,15 @@ class ObstoreStore:
         yield from sorted((info for info in infos if info.url not in markers), key=lambda info: info.url)
 
     def read_all(self, url: str) -> bytes:
-        return _whole(_object_place(url))
+        place, glance = _object_place(url), glance_now()
+        if glance is None:
+            return _whole(place)
+        if glance.is_missing(url):
+            raise ObjectNotFoundError("no such object", found=shown(url))
+        found = glance.objects.get(url)
+        if found is None:
+            found = _noted(glance, place)
+        return found
 
     def write_all(self, url: str, data: bytes) -> ObjectInfo:
         place = _writable(url)
@@ -157,10 +188,18 @@ class ObstoreStore:
         place = place_of(url)
         if place.address.kind == "http":
             return False  # an HTTP server does not say
+        glance, folder = glance_now(), url.rstrip("/")
+        if glance is not None and folder in glance.folders:
+            return glance.folders[folder]
         try:
-            return next(iter(_list_all(place)), None) is not None
+            page = next(_list_pages(place))
         except ObjectNotFoundError:  # there is not even a bucket
-            return False
+            page = []
+        if glance is not None:
+            urls = [f"{place.address.root}/{meta['path']}" for meta in page]
+            glance.folders[folder] = bool(page)
+            glance.note_list(folder, urls, whole=len(page) < _PAGE)
+        return bool(page)
 
 
 def _object_place(url: str) -> Place:
@@ -226,6 +265,16 @@ def _whole(place: Place) -> bytes:
     return joined([piece for answer in (first, *rest) for piece in answer.pieces])
 
 
+def _noted(glance: Glance, place: Place) -> bytes:
+    try:
+        data = _whole(place)
+    except ObjectNotFoundError:
+        glance.note_object(place.url, None)
+        raise
+    glance.note_object(place.url, data)
+    return data
+
+
 def _append_once(place: Place, data: bytes) -> None:
     try:
         held = fetch(place, 0, None)
@@ -268,11 +317,17 @@ def _call(place: Place, op: str, call: Any) -> Any:
 
 
 def _list_all(place: Place) -> Iterator[Any]:
+    for page in _list_pages(place):
+        yield from page
+
+
+def _list_pages(place: Place) -> Iterator[list[Any]]:
+    """At least one page, which may be empty."""
     pages = place.clients.patient.list(place.address.path or None, chunk_size=_PAGE)
     more = True
     while more:
-        page = _call(place, "LIST", lambda _: next(pages, ()))
-        yield from page
+        page = list(_call(place, "LIST", lambda _: next(pages, ())))
+        yield page
         more = len(page) == _PAGE
 
 

@@ -6,7 +6,7 @@ import re
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, Literal
 
 from shoal.errors import OptionError, StoreError
 
@@ -30,11 +30,15 @@ CredentialProvider = Callable[[], Mapping[str, Any]]
 """Gives credentials, with ``expires_at`` (an aware datetime) where they end; it is asked again before that.
 
 For ``s3://``: ``access_key_id``, ``secret_access_key``, and ``token`` for temporary ones. For ``gs://``: ``token``. For
-``az://``: ``access_key``, ``sas_token`` or ``token``. For ``http(s)://``: ``headers``, a mapping.
+``az://``: ``access_key``, ``sas_token`` or ``token``. For ``http(s)://``: ``headers``, a mapping. For ``hf://``:
+``token``.
 """
 
 _SECRET = re.compile(r"secret|password|token|access_?key|account_?key|sas|credential(?!_provider)", re.IGNORECASE)
 _NO_SECRETS = "pass credential_provider=, a function that returns them; or set them in the environment or a profile"
+
+
+_LEAST = {"max_in_flight": 1, "timeout": 0.001, "retries": 0, "part_size": 5 << 20, "cache_bytes": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,10 @@ class StoreOptions:
 
     endpoint: str | None = None
     """Where the service is, when it is not the provider's own: ``http://127.0.0.1:9000``."""
+    endpoints: tuple[str, ...] = ()
+    """Several doors to the same service, in place of ``endpoint``: requests are spread over them."""
+    balance: Literal["least-in-flight", "round-robin"] = "least-in-flight"
+    """Which of them is asked next."""
     region: str | None = None
     profile: str | None = None
     """The profile of the AWS config files."""
@@ -66,14 +74,33 @@ class StoreOptions:
     part_size: int = 16 << 20
     """Bytes of one request: larger reads and writes go in several at once."""
 
+    cache: Literal["blocks", "shards"] | None = None
+    """What of the shards that are read is kept on the local disk: what was read, or whole shards."""
+    cache_bytes: int = 64 << 30
+    """What the cache may take on disk; what was not used for longest leaves."""
+
     def __post_init__(self) -> None:
-        for name, least in (("max_in_flight", 1), ("timeout", 0.001), ("retries", 0), ("part_size", 5 << 20)):
+        if self.cache not in (None, "blocks", "shards"):
+            raise OptionError("cache is not one of its values", expected="'blocks', 'shards' or None", found=self.cache)
+        for name, least in _LEAST.items():
             if not getattr(self, name) >= least:
                 raise OptionError(f"{name} is too small", expected=f"at least {least}", found=getattr(self, name))
-        if self.endpoint is not None:
-            if scheme_of(self.endpoint) not in ("http", "https"):
-                raise OptionError("an endpoint is an http:// or https:// URL", found=self.endpoint)
-            refuse_secrets(self.endpoint)
+        self._check_endpoints()
+
+    def _check_endpoints(self) -> None:
+        given: object = self.endpoints
+        if isinstance(given, str):
+            raise OptionError("endpoints are a list of URLs", expected=f"[{given!r}]", found=given)
+        object.__setattr__(self, "endpoints", tuple(self.endpoints))
+        if self.balance not in ("least-in-flight", "round-robin"):
+            expected = "'least-in-flight' or 'round-robin'"
+            raise OptionError("balance is not one of its values", expected=expected, found=self.balance)
+        if self.endpoint is not None and self.endpoints:
+            raise OptionError("there is one endpoint or several", expected="endpoint= or endpoints=", found="both")
+        for endpoint in (*self.endpoints, *([] if self.endpoint is None else [self.endpoint])):
+            if scheme_of(endpoint) not in ("http", "https"):
+                raise OptionError("an endpoint is an http:// or https:// URL", found=endpoint)
+            refuse_secrets(endpoint)
 
 
 _NAMES = frozenset(each.name for each in fields(StoreOptions))
@@ -143,7 +170,8 @@ def _key(prefix: str) -> str:
 def _fits(prefix: str, url: str) -> bool:
     if not prefix or prefix.endswith("://"):
         return url.startswith(prefix)
-    return url.startswith(prefix) and url[len(prefix) : len(prefix) + 1] in ("", "/")
+    ends = ("", "/", "@") if prefix.startswith("hf://") else ("", "/")  # a repository at any revision
+    return url.startswith(prefix) and url[len(prefix) : len(prefix) + 1] in ends
 
 
 def options_for(url: str) -> StoreOptions:

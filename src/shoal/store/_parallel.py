@@ -17,15 +17,23 @@ _A = TypeVar("_A")
 
 _lock = threading.Lock()
 _pool: ThreadPoolExecutor | None = None
+_here = threading.local()
 
 
 def submit(work: Callable[[], _T]) -> Future[_T]:
-    """Run on another thread. Work must not itself wait for work that it submits: threads could run out."""
+    """Run on another thread. Work must not itself wait for work that it submits: threads could run out.
+
+    `run_all` is no such wait: on one of these threads it does everything itself.
+    """
     global _pool  # noqa: PLW0603 - one for the process, made when first needed
     with _lock:
         if _pool is None:
-            _pool = ThreadPoolExecutor(_THREADS, "shoal-store")
+            _pool = ThreadPoolExecutor(_THREADS, "shoal-store", _mark_thread)
         return _pool.submit(work)
+
+
+def _mark_thread() -> None:
+    _here.is_ours = True
 
 
 def _renew() -> None:
@@ -39,8 +47,8 @@ anew_in_child(_renew)
 
 def run_all(works: Sequence[Callable[[], _T]]) -> list[_T]:
     """All results, in order; the first error cancels what has not begun."""
-    if len(works) == 1:
-        return [works[0]()]
+    if len(works) == 1 or getattr(_here, "is_ours", False):
+        return [work() for work in works]
     futures = [submit(work) for work in works]
     try:
         return [future.result() for future in futures]

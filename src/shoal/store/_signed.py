@@ -7,23 +7,29 @@ URL that obstore signed: when it fails again we know how long the server wants t
 from __future__ import annotations
 
 import email.utils
+import os
+import re
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.parse import quote
 
 import obstore
 
 from ._clients import Address, Clients
 from ._foreign import FOREIGN, Failure
+from ._hf_access import hub_headers
 from ._options import StoreOptions
 
-__all__ = ["SignedError", "open_signed", "seconds_asked"]
+__all__ = ["SignedError", "failure_of_answer", "open_signed", "seconds_asked"]
 
 _CHUNK = 1 << 20
 _GOOD_FOR = timedelta(minutes=15)
+_RATE_LIMIT = re.compile(r"(?:^|;)\s*t=(\d+)")
+"""Some servers say in this header after how many seconds there is room again: ``"api";r=0;t=55``."""
 
 
 class SignedError(OSError):
@@ -38,17 +44,31 @@ def open_signed(
     url: str, address: Address, clients: Clients, options: StoreOptions, start: int, stop: int | None, match: str | None
 ) -> Iterator[tuple[dict[str, Any], bytes]] | None:
     """The range in pieces, each with what is known of the object; None where the store cannot sign."""
-    signed = url if address.kind == "http" else _signed(clients, address.path)
+    signed = _address(url, address, clients)
     if signed is None:
         return None
     headers = {"Range": f"bytes={start}-{'' if stop is None else stop - 1}"} if start or stop is not None else {}
     if match is not None:
         headers["If-Match"] = match
     asked = urllib.request.Request(signed, headers=headers)  # noqa: S310 - http(s) only
-    if address.kind == "http" and options.credential_provider is not None:
-        for name, value in options.credential_provider().get("headers", {}).items():
-            asked.add_unredirected_header(name, value)  # it is this server's, and not for where it may send us
+    for name, value in _headers(address, options).items():
+        asked.add_unredirected_header(name, value)  # it is this server's, and not for where it may send us
     return _pieces(asked, options.timeout)
+
+
+def _address(url: str, address: Address, clients: Clients) -> str | None:
+    if address.kind == "hf":
+        return f"{address.root}/{quote(address.path)}"
+    return url if address.kind == "http" else _signed(clients, address.path)
+
+
+def _headers(address: Address, options: StoreOptions) -> Mapping[str, str]:
+    if address.kind == "hf":
+        return hub_headers(options, os.environ)
+    if address.kind != "http" or options.credential_provider is None:
+        return {}
+    told: Mapping[str, str] = options.credential_provider().get("headers", {})
+    return told
 
 
 def _signed(clients: Clients, path: str) -> str | None:
@@ -70,16 +90,20 @@ def _pieces(asked: urllib.request.Request, timeout: float) -> Iterator[tuple[dic
                     raise SignedError(Failure("Timeout", broken="Timeout"))
     except urllib.error.HTTPError as error:
         with error:
-            raise SignedError(_failure(error.code, error.headers)) from None
+            raise SignedError(failure_of_answer(error.code, error.headers)) from None
     except TimeoutError:
         raise SignedError(Failure("Timeout", broken="Timeout")) from None
     except (OSError, ValueError) as error:
         raise SignedError(getattr(error, "failure", None) or Failure("Broken", broken="Interrupted")) from None
 
 
-def _failure(status: int, headers: Any) -> Failure:
+def failure_of_answer(status: int, headers: Any) -> Failure:
+    """The facts in an answer that was no success; ``X-Error-Code`` is the Hugging Face Hub's own word for it."""
     kind = {404: "FileNotFoundError", 412: "PreconditionError"}.get(status, "GenericError")
-    return Failure(kind, status, retry_after=seconds_asked(headers.get("Retry-After")))
+    asked = seconds_asked(headers.get("Retry-After"))
+    if asked is None and (told := _RATE_LIMIT.search(headers.get("RateLimit") or "")):
+        asked = float(told[1])
+    return Failure(kind, status, headers.get("X-Error-Code"), retry_after=asked)
 
 
 def seconds_asked(text: str | None, now: datetime | None = None) -> float | None:

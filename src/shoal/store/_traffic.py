@@ -16,7 +16,7 @@ from typing import Self, TextIO
 from ._fork import anew_in_child
 from ._options import shown
 
-__all__ = ["OpLog", "Request", "Statistics", "op_log", "request", "statistics"]
+__all__ = ["OpLog", "Request", "Statistics", "next_endpoint", "op_log", "request", "statistics"]
 
 COLUMNS = (
     "idx",
@@ -103,6 +103,9 @@ class _Totals:
         self.requests: Counter[str] = Counter()
         self.bytes_read = self.bytes_written = self.retries = self.errors = 0
         self.in_flight = self.most_in_flight = 0
+        self.by_endpoint: Counter[str] = Counter()
+        """Requests at this moment, by where they went."""
+        self.turns: Counter[tuple[str, ...]] = Counter()
         self.seconds = 0.0
 
     def begin(self, made: Request) -> None:
@@ -110,11 +113,13 @@ class _Totals:
             self.requests[made.op] += 1
             self.retries += made.is_retry
             self.in_flight += 1
+            self.by_endpoint[made.endpoint] += 1
             self.most_in_flight = max(self.most_in_flight, self.in_flight)
 
     def end(self, made: Request, failed: bool, end: int) -> None:
         with self.lock:
             self.in_flight -= 1
+            self.by_endpoint[made.endpoint] -= 1
             self.errors += failed
             self.seconds += (end - made.start) / 1e9
             if made.op == "PUT":
@@ -147,6 +152,21 @@ def statistics() -> Statistics:
             totals.in_flight,
             totals.most_in_flight,
         )
+
+
+def next_endpoint(endpoints: tuple[str, ...], balance: str) -> str:
+    """Which of several endpoints is asked next: in turn, or the one with the fewest requests under way.
+
+    Example:
+        >>> [next_endpoint(("http://a", "http://b"), "round-robin") for _ in range(3)]
+        ['http://a', 'http://b', 'http://a']
+    """
+    totals = _totals
+    with totals.lock:
+        turn = totals.turns[endpoints]
+        totals.turns[endpoints] += 1
+        order = [endpoints[(turn + step) % len(endpoints)] for step in range(len(endpoints))]
+        return order[0] if balance == "round-robin" else min(order, key=lambda name: totals.by_endpoint[name])
 
 
 class OpLog:
@@ -218,6 +238,8 @@ def request(op: str, url: str, endpoint: str, *, objects: int = 1, retry: bool =
     totals.begin(made)
     try:
         yield made
+    except GeneratorExit:  # whoever reads has enough: nothing failed
+        raise
     except BaseException as problem:
         error = getattr(problem, "summary", type(problem).__name__)
         raise

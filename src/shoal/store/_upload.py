@@ -55,6 +55,7 @@ class ObstoreWriter:
         self._held = bytearray()
         self._shares: list[tuple[Gate, int]] = []
         self._file: Any = None
+        self._endpoint = ""
         self._sent = 0
         self._over = False
 
@@ -118,6 +119,7 @@ class ObstoreWriter:
 
     def _opened(self) -> Any:
         clients, places = self._place.clients, _PARTS_AT_ONCE
+        self._endpoint = clients.endpoint
         for gate in gates_for(self._place.url):
             share = gate.take_share(places)
             places = max(1, share)
@@ -130,7 +132,7 @@ class ObstoreWriter:
         """One part: waits only where as many as may be are on their way."""
         place = self._place
         try:
-            with request("PUT", place.url, place.clients.endpoint) as made:
+            with request("PUT", place.url, self._endpoint) as made:
                 made.bytes = len(self._held)
                 _told(self._close if last else lambda: self._file.write(self._held))
         except RequestFailed as failed:

@@ -1,10 +1,12 @@
-"""Suites that users run on their own parts: what shoal's own tests ask of its stores, to be asked of yours.
+"""Suites that users run on their own parts: what shoal's own tests ask of its stores and its indexes.
 
-Subclass :class:`StoreTests` in a test module; pytest finds the tests. :func:`store_machine` gives a state machine for
-hypothesis that compares a store with a plain dictionary over any sequence of calls.
+Subclass :class:`StoreTests` or :class:`IndexTests` in a test module; pytest finds the tests. :func:`store_machine` and
+:func:`index_machine` give state machines for hypothesis that compare a store with a plain dictionary, and an index with
+one in memory, over any sequence of calls.
 """
 
-from ._machine import store_machine
+from ._index import IndexTests
+from ._machine import index_machine, store_machine
 from ._store import StoreReadTests, StoreTests
 
-__all__ = ["StoreReadTests", "StoreTests", "store_machine"]
+__all__ = ["IndexTests", "StoreReadTests", "StoreTests", "index_machine", "store_machine"]

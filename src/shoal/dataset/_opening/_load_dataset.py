@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, overload
@@ -13,7 +14,7 @@ import numpy.typing as npt
 
 from shoal.dataset._dataset import Dataset
 from shoal.dataset._dict import DatasetDict
-from shoal.errors import FormatError, ObjectNotFoundError, OptionError
+from shoal.errors import CatalogError, CatalogKeyError, FormatError, ObjectNotFoundError, OptionError
 from shoal.formats import detect
 from shoal.protocols import DataFiles, DataSource
 from shoal.shard import Located, ShardRef, locate_shards, shards_by_split
@@ -28,6 +29,7 @@ __all__ = ["load_dataset"]
 T = TypeVar("T")
 PathLike = str | os.PathLike[str]
 FilesBySplit = DataFiles | Mapping[str, DataFiles]
+_NAME = re.compile(r"[^\W_][\w.\-]*(?:/[^\W_][\w.\-]*)*(?:@[0-9A-Za-z.+\-]+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,8 @@ def load_dataset(
 ) -> Dataset[Any] | DatasetDict[Any]:
     """Load a split, or all splits, of what ``path`` names.
 
-    ``path`` is a file, a pattern, a list, a folder, a URL, a reference that a resolver understands (``hf://...``), or a
+    ``path`` is a file, a pattern, a list, a folder, a URL (``s3://...``, ``hf://datasets/...``), a reference that a
+    resolver understands (``@local/name``), a name in the local index where no file has it, or a
     :class:`~shoal.protocols.DataSource`. A folder's manifest says what the splits are; without one, and for files, the
     names do: ``train``, ``validation``, ``test`` and other words for them, in the file's name or its folder's. A name
     without such a word is ``train``. ``data_files`` says it instead: files relative to ``path``, all of them ``train``,
@@ -153,7 +156,27 @@ def _find(path: object, split: str | None, data_files: FilesBySplit | None, form
         return _Found(found.files, found.folder, resolved.sample_type)
     if data_files is not None:
         return _of_data_files(path, data_files, format)
-    return _at(path, format)
+    try:
+        return _at(path, format)
+    except ObjectNotFoundError as nothing:
+        named = _named(path, split, format, nothing)
+        if named is None:
+            raise
+        return named
+
+
+def _named(path: object, split: str | None, format: str | None, nothing: ObjectNotFoundError) -> _Found | None:  # noqa: A002
+    """Where nothing lies, a plain name may be that of a dataset in the local index; None when it is not."""
+    if not isinstance(path, str) or not _NAME.fullmatch(path):
+        return None
+    try:
+        resolved = resolve_reference(f"@local/{path}", _single(split), None)
+    except (CatalogError, FormatError, OptionError) as error:
+        if not isinstance(error, CatalogKeyError):
+            nothing.__cause__ = error  # told with it: the index may be meant, and be out of reach
+        return None
+    found = _at(resolved.files, format)
+    return _Found(found.files, found.folder, resolved.sample_type)
 
 
 def _single(split: str | None) -> str | None:

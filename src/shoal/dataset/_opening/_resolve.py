@@ -1,4 +1,4 @@
-"""References of other kinds: who understands ``hf://``, ``at://`` or ``@name``."""
+"""References of other kinds: who understands ``at://`` or ``@name``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RESOLVER_GROUP = "shoal.resolvers"
 """The entry point group by which a package brings a resolver."""
 
 _REGISTERED: dict[str, Resolver] = {}
-_EXTRAS = {"hf": "hub", "at": "atmosphere", "@": "atmosphere"}
+_EXTRAS = {"at": "atmosphere", "@": "atmosphere"}
 
 
 def register_resolver(name: str, resolver: Resolver, *, replace: bool = False) -> None:

@@ -31,6 +31,8 @@ def write_samples(
     split: str | None = None,
     overwrite: bool = False,
     resume: bool = False,
+    hashed: bool = False,
+    durable: bool = False,
 ) -> Dataset[T]:
     """Write typed samples, or dicts, and open what was written.
 
@@ -40,7 +42,8 @@ def write_samples(
     type, which the manifest keeps. Dicts keep their ``__key__``. ``compression`` is ``"gzip"`` or ``"zstd"``,
     ``metadata`` goes into the manifest and each shard, ``split`` names the part of the dataset this is,
     ``overwrite`` replaces a dataset that is there, once the new one is whole, and ``resume`` goes on after the finished
-    shards of a run that was interrupted.
+    shards of a run that was interrupted. ``hashed`` keeps each shard's sha256 in the manifest, ``durable`` waits until
+    each shard would survive a power cut.
 
     Raises:
         WriteError: There are no samples.
@@ -75,6 +78,8 @@ def write_samples(
         split=split,
         overwrite=overwrite,
         resume=resume,
+        hashed=hashed,
+        durable=durable,
     )
     with writer:
         for number, sample in enumerate(itertools.chain([first], rest)):

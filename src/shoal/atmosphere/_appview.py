@@ -1,0 +1,113 @@
+"""An AppView: a service that has read many repositories, and is asked where one would otherwise look for oneself.
+
+What it says is a hint. Records are read from the repositories they are in; where it fails, the long way is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from shoal.errors import AtmosphereError
+
+from ._at_uri import AtUri
+from ._lexicon import NAMESPACE
+from ._service import Service
+
+__all__ = ["AppView"]
+
+_PAGE = 100
+_MOST_URIS = 25
+
+
+class AppView:
+    """The calls of an AppView for datasets."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def _ask(self, method: str, **params: Any) -> dict[str, Any]:
+        return self._service.query(f"{NAMESPACE}.{method}", params)
+
+    def _pages(self, method: str, word: str, limit: int, **params: Any) -> Iterator[dict[str, Any]]:
+        cursor, given = None, 0
+        while given < limit:
+            answer = self._ask(method, limit=min(_PAGE, limit - given), cursor=cursor, **params)
+            items = [item for item in answer.get(word) or [] if isinstance(item, dict)]
+            yield from items[: limit - given]
+            given += len(items)
+            before, cursor = cursor, answer.get("cursor")
+            if not items or not cursor or cursor == before:
+                return
+
+    def search_datasets(
+        self, text: str, *, tags: tuple[str, ...] = (), repo: str | None = None, limit: int = 50
+    ) -> list[AtUri]:
+        """Datasets that fit a text."""
+        return _uris(self._pages("searchDatasets", "entries", limit, q=text, tags=list(tags) or None, repo=repo))
+
+    def search_lenses(
+        self, *, source: AtUri | None = None, target: AtUri | None = None, limit: int = 50
+    ) -> list[AtUri]:
+        """Lenses from one schema to another."""
+        ends = {"sourceSchema": source and str(source), "targetSchema": target and str(target)}
+        return _uris(self._pages("searchLenses", "lenses", limit, **ends))
+
+    def list_entries(self, repo: str | None = None, limit: int = 1000) -> list[AtUri]:
+        """Datasets of a repository, or of all."""
+        return _uris(self._pages("listEntries", "entries", limit, repo=repo))
+
+    def list_schemas(self, repo: str | None = None, limit: int = 1000) -> list[AtUri]:
+        """Schemas of a repository, or of all."""
+        return _uris(self._pages("listSchemas", "schemas", limit, repo=repo))
+
+    def list_lenses(self, repo: str | None = None, limit: int = 1000) -> list[AtUri]:
+        """Lenses of a repository, or of all."""
+        return _uris(self._pages("listLenses", "lenses", limit, repo=repo))
+
+    def resolve_label(self, handle: str, name: str, version: str | None = None) -> AtUri:
+        """The dataset that a label names."""
+        return _uri(self._ask("resolveLabel", handle=handle, name=name, version=version))
+
+    def resolve_schema(self, handle: str, schema_id: str, version: str | None = None) -> AtUri:
+        """The schema of this name."""
+        return _uri(self._ask("resolveSchema", handle=handle, schemaId=schema_id, version=version))
+
+    def get_entry(self, uri: AtUri) -> dict[str, Any]:
+        """What the AppView has of a dataset."""
+        found = self._ask("getEntry", uri=str(uri))
+        return dict(found.get("entry") or found)
+
+    def get_entries(self, uris: list[AtUri]) -> list[dict[str, Any]]:
+        """What the AppView has of several datasets."""
+        found: list[dict[str, Any]] = []
+        for start in range(0, len(uris), _MOST_URIS):
+            asked = [str(uri) for uri in uris[start : start + _MOST_URIS]]
+            found += self._ask("getEntries", uris=asked).get("entries") or []
+        return found
+
+    def entry_stats(self, uri: AtUri) -> dict[str, Any]:
+        """How often a dataset was looked for and looked at."""
+        return self._ask("getEntryStats", uri=str(uri))
+
+    def resolve_blobs(self, uris: list[AtUri]) -> list[dict[str, Any]]:
+        """Where the blobs of datasets can be read."""
+        return list(self._ask("resolveBlobs", uris=[str(uri) for uri in uris[:_MOST_URIS]]).get("blobs") or [])
+
+    def describe(self) -> dict[str, Any]:
+        """What the AppView says of itself."""
+        return self._ask("describeService")
+
+
+def _uri(item: Mapping[str, Any]) -> AtUri:
+    return AtUri.parse(str(item.get("uri")))
+
+
+def _uris(items: Iterator[dict[str, Any]]) -> list[AtUri]:
+    found: dict[AtUri, None] = {}
+    for item in items:
+        try:
+            found[_uri(item)] = None
+        except AtmosphereError:
+            continue  # a hint that is none
+    return list(found)

@@ -1,0 +1,325 @@
+"""Published records as values: datasets, schemas, labels, lenses and what is said of lenses."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from shoal.errors import AtmosphereError, RecordError
+from shoal.schema import Schema
+
+from ._at_uri import AtUri
+from ._cid import Cid
+from ._lexicon import ENTRY, LABEL, LENS, LENS_VERIFICATION
+from ._schema_record import schema_from_record
+from ._storage import Storage, StorageBlobs, StorageS3, storage_from_record, storage_to_record
+
+__all__ = [
+    "CodeReference",
+    "PublishedDataset",
+    "PublishedLabel",
+    "PublishedLens",
+    "PublishedSchema",
+    "PublishedVerification",
+    "dataset_from_record",
+    "dataset_to_record",
+    "label_from_record",
+    "label_to_record",
+    "lens_from_record",
+    "lens_to_record",
+    "published_schema",
+    "verification_from_record",
+    "verification_to_record",
+]
+
+_MOST_METADATA = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedDataset:
+    """A dataset's record. It also is an entry of an index: ``name``, ``schema_ref``, ``data_urls``, ``metadata``."""
+
+    uri: AtUri
+    cid: Cid | None
+    name: str
+    schema_ref: str
+    storage: Storage
+    description: str = ""
+    tags: tuple[str, ...] = ()
+    license: str = ""
+    metadata: dict[str, Any] | None = None
+    samples: int | None = None
+    bytes: int | None = None
+    created_at: str = ""
+
+    @property
+    def data_urls(self) -> list[str]:
+        """Where the shards are: URLs, or for blobs ``at://DID/blob/CID`` as atdata writes them."""
+        if isinstance(self.storage, StorageBlobs):
+            return [f"at://{self.uri.authority}/blob/{blob.cid}" for blob in self.storage.blobs]
+        prefix = f"s3://{self.storage.bucket}/" if isinstance(self.storage, StorageS3) else ""
+        return [prefix + shard.url for shard in self.storage.shards]
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedSchema:
+    """A schema's record."""
+
+    uri: AtUri
+    cid: Cid | None
+    schema: Schema
+    description: str = ""
+    created_at: str = ""
+
+    @property
+    def name(self) -> str:
+        """What the class is called."""
+        return self.schema.name
+
+    @property
+    def version(self) -> str:
+        """MAJOR.MINOR.PATCH."""
+        return self.schema.version
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedLabel:
+    """A name, and a version, that a dataset has."""
+
+    uri: AtUri
+    cid: Cid | None
+    name: str
+    dataset_uri: AtUri
+    version: str | None = None
+    description: str = ""
+    created_at: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CodeReference:
+    """Where published code is: a function in a file, at a commit of a repository.
+
+    Raises:
+        RecordError: The commit is not a full hash: a branch or a tag could be moved.
+
+    Example:
+        >>> CodeReference("https://example.org/r.git", "0" * 40, "views.py:shorten").function
+        'shorten'
+    """
+
+    repository: str
+    commit: str
+    path: str
+    branch: str | None = None
+    language: str | None = "python"
+
+    def __post_init__(self) -> None:
+        if re.fullmatch(r"[0-9a-f]{40}", self.commit) is None:
+            raise RecordError("code is published at a commit", expected="40 hex digits", found=repr(self.commit))
+
+    @property
+    def file(self) -> str:
+        """The path of the file in the repository."""
+        return self.path.rpartition(":")[0] or self.path
+
+    @property
+    def function(self) -> str:
+        """The name of the function in the file."""
+        return self.path.rpartition(":")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedLens:
+    """A lens's record. The code stays where it is, and is run by nobody who did not say yes to it."""
+
+    uri: AtUri
+    cid: Cid | None
+    name: str
+    source_schema: AtUri
+    target_schema: AtUri
+    getter: CodeReference
+    putter: CodeReference
+    description: str = ""
+    metadata: dict[str, Any] = field(default_factory=dict)
+    created_at: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedVerification:
+    """Somebody's word that a lens, as its record was at a CID, does what it says."""
+
+    uri: AtUri
+    cid: Cid | None
+    lens: AtUri
+    lens_cid: Cid
+    method: str
+    code_sha256: str | None = None
+    description: str = ""
+    created_at: str = ""
+
+
+def _present(facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: fact for name, fact in facts.items() if fact not in (None, "", [], {})}
+
+
+# ----------------------------------------------------------------------------------------------------------- datasets
+
+
+def dataset_to_record(of: PublishedDataset) -> dict[str, Any]:
+    """The record of a dataset, for the lexicon ``science.alt.dataset.entry``."""
+    storage = of.storage
+    count = len(storage.blobs if isinstance(storage, StorageBlobs) else storage.shards)
+    return _present(
+        {
+            "$type": ENTRY,
+            "name": of.name,
+            "schemaRef": of.schema_ref,
+            "storage": storage_to_record(storage),
+            "description": of.description,
+            "metadata": _bytes_of(of.metadata) if of.metadata else None,
+            "tags": list(of.tags),
+            "size": _present({"samples": of.samples, "bytes": of.bytes, "shards": count}),
+            "license": of.license,
+            "createdAt": of.created_at,
+        }
+    )
+
+
+def _bytes_of(metadata: dict[str, Any]) -> dict[str, str]:
+    try:
+        data = msgspec.msgpack.encode(metadata)
+    except (TypeError, msgspec.MsgspecError) as error:
+        raise RecordError("metadata is plain data", expected="what MessagePack can say", found=error) from error
+    return {"$bytes": base64.b64encode(data).decode().rstrip("=")}
+
+
+def dataset_from_record(uri: AtUri, cid: Cid | None, record: Mapping[str, Any]) -> PublishedDataset:
+    """The dataset that a record tells of, in any form that was ever written. Raises RecordError."""
+    try:
+        size = record.get("size") or {}
+        return PublishedDataset(
+            uri,
+            cid,
+            str(record["name"]),
+            str(record["schemaRef"]),
+            storage_from_record(record["storage"]),
+            str(record.get("description") or ""),
+            tuple(str(tag) for tag in record.get("tags") or ()),
+            str(record.get("license") or ""),
+            _read_metadata(record.get("metadata")),
+            _count(size.get("samples")),
+            _count(size.get("bytes")),
+            str(record.get("createdAt") or ""),
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise _unreadable(uri, error) from error
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _read_metadata(value: Any) -> dict[str, Any] | None:
+    """The metadata of a dataset: MessagePack bytes as the lexicon says, or a plain object as atdata writes."""
+    if not isinstance(value, Mapping):
+        return None
+    if value.keys() != {"$bytes"}:
+        return {str(name): inner for name, inner in value.items() if name != "$type"}
+    text = str(value["$bytes"])
+    if len(text) > 2 * _MOST_METADATA:
+        raise RecordError("a dataset's metadata is too large", expected=f"at most {_MOST_METADATA} bytes")
+    try:
+        found = msgspec.msgpack.decode(base64.b64decode(text + "=" * (-len(text) % 4)))
+    except (ValueError, msgspec.MsgspecError) as error:
+        raise RecordError("a dataset's metadata is no MessagePack", field="$.metadata") from error
+    return found if isinstance(found, dict) else {"value": found}
+
+
+def _unreadable(uri: AtUri, error: Exception) -> RecordError:
+    return RecordError("a record cannot be read", found=f"{type(error).__name__}: {error}", key=str(uri))
+
+
+# ------------------------------------------------------------------------------------------------------------ schemas
+
+
+def published_schema(uri: AtUri, cid: Cid | None, record: Mapping[str, Any]) -> PublishedSchema:
+    """The schema that a record tells of. Raises RecordError."""
+    text = str(record.get("description") or "")
+    return PublishedSchema(uri, cid, schema_from_record(record), text, str(record.get("createdAt") or ""))
+
+
+# ------------------------------------------------------------------------------------------------------------- labels
+
+
+def label_to_record(of: PublishedLabel) -> dict[str, Any]:
+    """The record of a label."""
+    facts = {"name": of.name, "datasetUri": str(of.dataset_uri), "version": of.version, "description": of.description}
+    return _present({"$type": LABEL, **facts, "createdAt": of.created_at})
+
+
+def label_from_record(uri: AtUri, cid: Cid | None, record: Mapping[str, Any]) -> PublishedLabel:
+    """The label that a record tells of. Raises RecordError."""
+    try:
+        target = AtUri.parse(str(record["datasetUri"]))
+        words = str(record.get("description") or ""), str(record.get("createdAt") or "")
+        return PublishedLabel(uri, cid, str(record["name"]), target, record.get("version") or None, *words)
+    except (KeyError, TypeError, AttributeError, AtmosphereError) as error:
+        raise _unreadable(uri, error) from error
+
+
+# ------------------------------------------------------------------------------------------------------------- lenses
+
+
+def lens_to_record(of: PublishedLens) -> dict[str, Any]:
+    """The record of a lens."""
+    facts = {"name": of.name, "sourceSchema": str(of.source_schema), "targetSchema": str(of.target_schema)}
+    code = {"getterCode": _code_to_record(of.getter), "putterCode": _code_to_record(of.putter)}
+    words = {"description": of.description, "metadata": of.metadata, "createdAt": of.created_at}
+    return _present({"$type": LENS, **facts, **code, **words})
+
+
+def _code_to_record(of: CodeReference) -> dict[str, Any]:
+    facts = {"repository": of.repository, "commit": of.commit, "path": of.path, "branch": of.branch}
+    return _present({**facts, "language": of.language})
+
+
+def _code_from_record(record: Mapping[str, Any]) -> CodeReference:
+    where = str(record["repository"]), str(record["commit"]), str(record["path"])
+    return CodeReference(*where, record.get("branch"), record.get("language"))
+
+
+def lens_from_record(uri: AtUri, cid: Cid | None, record: Mapping[str, Any]) -> PublishedLens:
+    """The lens that a record tells of. Raises RecordError."""
+    try:
+        ends = AtUri.parse(str(record["sourceSchema"])), AtUri.parse(str(record["targetSchema"]))
+        code = _code_from_record(record["getterCode"]), _code_from_record(record["putterCode"])
+        words = str(record.get("description") or ""), dict(record.get("metadata") or {})
+        return PublishedLens(uri, cid, str(record["name"]), *ends, *code, *words, str(record.get("createdAt") or ""))
+    except (KeyError, TypeError, AttributeError, AtmosphereError) as error:
+        raise _unreadable(uri, error) from error
+
+
+def verification_to_record(of: PublishedVerification) -> dict[str, Any]:
+    """The record of a verification."""
+    digest = None if of.code_sha256 is None else {"algorithm": "sha256", "digest": of.code_sha256}
+    facts = {"lens": str(of.lens), "lensCommit": str(of.lens_cid), "verificationMethod": of.method}
+    words = {"codeHash": digest, "description": of.description, "createdAt": of.created_at}
+    return _present({"$type": LENS_VERIFICATION, **facts, **words})
+
+
+def verification_from_record(uri: AtUri, cid: Cid | None, record: Mapping[str, Any]) -> PublishedVerification:
+    """The verification that a record tells of. Raises RecordError."""
+    try:
+        digest = record.get("codeHash") or {}
+        sha256 = str(digest["digest"]) if digest.get("algorithm") == "sha256" else None
+        facts = AtUri.parse(str(record["lens"])), Cid.parse(str(record["lensCommit"]))
+        method = str(record["verificationMethod"]).rpartition("#")[2]
+        words = str(record.get("description") or ""), str(record.get("createdAt") or "")
+        return PublishedVerification(uri, cid, *facts, method, sha256, *words)
+    except (KeyError, TypeError, AttributeError, AtmosphereError) as error:
+        raise _unreadable(uri, error) from error

@@ -1,0 +1,270 @@
+"""Engines: who does the work. An engine calls one function with many tasks and gives back what it returns.
+
+The order of results is the engine's own business; what is written does not depend on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
+
+from shoal.errors import OptionError, WorkerError
+from shoal.store import configure_all, configured
+
+from ._work import Control
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+__all__ = ["AHEAD", "Engine", "LocalEngine", "Queue", "Tell", "Work"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+Work = Callable[[T, Control], R]
+"""Called with a task; pickled to where it runs."""
+Tell = Callable[[int, int], None]
+AHEAD = 4
+"""Tasks a worker that may be begun before the oldest is done, where results are wanted in order."""
+
+
+class Engine(Protocol):
+    """What `build_shards` asks of an engine. Implement it to run builds on a scheduler of your own."""
+
+    @property
+    def workers(self) -> int:
+        """How many tasks are worked on at once."""
+        ...
+
+    def run(self, work: Work[T, R], tasks: Iterable[T], tell: Tell, *, ordered: bool = False) -> Iterator[tuple[T, R]]:
+        """Each task with what ``work`` returned for it, as they come; in the order of the tasks when ``ordered``.
+
+        Tasks are taken from the iterable as there is room, never all at once: they may hold samples. ``tell`` is called
+        in this process with what workers tell of their progress, where the engine can carry that. What ``work`` raises
+        is raised here. When the iterator is closed, or fails, no worker goes on.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LocalEngine:
+    """Processes of this machine; with one worker, this process.
+
+    ``start`` is how processes are made: ``fork`` is quick and takes any function, but is safe only where nothing else
+    runs in this process, so ``auto`` takes it only there, and ``forkserver`` or ``spawn`` elsewhere.
+    """
+
+    workers: int = field(default_factory=lambda: os.cpu_count() or 1)
+    start: Literal["auto", "fork", "forkserver", "spawn"] = "auto"
+
+    def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise OptionError("this many workers do nothing", expected="1 or more", found=self.workers)
+        if self.start not in ("auto", "fork", "forkserver", "spawn"):
+            expected = "'auto', 'fork', 'forkserver' or 'spawn'"
+            raise OptionError("no such way to start processes", expected=expected, found=repr(self.start))
+
+    def run(self, work: Work[T, R], tasks: Iterable[T], tell: Tell, *, ordered: bool = False) -> Iterator[tuple[T, R]]:
+        """See `Engine.run`. Raises WorkerError when a process ends that should not."""
+        if self.workers == 1:
+            control = Control(tell)
+            for task in tasks:
+                yield task, work(task, control)
+            return
+        pool = _Pool(self.workers, self._method(), work, tell)
+        try:
+            yield from pool.run(tasks, AHEAD * self.workers if ordered else None)
+        finally:
+            pool.close()
+
+    def _method(self) -> str:
+        import multiprocessing
+
+        if self.start != "auto":
+            return self.start
+        if _can_fork():
+            return "fork"
+        return "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+
+
+_DO_NOT_FORK = ("grpc", "jax", "ray", "tensorflow", "torch")
+"""Packages with threads of their own, which a forked child would miss."""
+
+
+def _can_fork() -> bool:
+    """Whether this process is alone: no other thread, no object store client, nothing that keeps threads of its own."""
+    alone = threading.active_count() == 1 and not any(name in sys.modules for name in _DO_NOT_FORK)
+    return sys.platform == "linux" and alone and "obstore" not in sys.modules
+
+
+class Queue(Generic[T]):
+    """Tasks going out and results coming back: in any order, or in order and then not far ahead."""
+
+    def __init__(self, tasks: Iterable[T], window: int | None) -> None:
+        self._tasks = enumerate(tasks)
+        self._window = window
+        self._taken = 0
+        self._wanted = 0
+        self._waiting: dict[int, tuple[T, Any]] = {}
+
+    def take(self) -> tuple[int, T] | None:
+        """The next task with its number; None when there is none, or none may be begun yet."""
+        if self._window is not None and self._taken - self._wanted >= self._window:
+            return None
+        taken = next(self._tasks, None)
+        self._taken += taken is not None
+        return taken
+
+    def give(self, number: int, task: T, result: Any) -> Iterator[tuple[T, Any]]:
+        """Take back a result, and give those that are to be given now."""
+        if self._window is None:
+            yield task, result
+            return
+        self._waiting[number] = (task, result)
+        while self._wanted in self._waiting:
+            yield self._waiting.pop(self._wanted)
+            self._wanted += 1
+
+
+class _Pool:
+    """Worker processes, each with a pipe of its own: whoever dies is known at once, and so is what it was at."""
+
+    def __init__(self, count: int, method: str, work: Any, tell: Tell) -> None:
+        self._count = count
+        self._method = method
+        self._work = work
+        self._tell = tell
+        self._processes: dict[Any, Any] = {}
+        self._busy: dict[Any, tuple[int, Any]] = {}
+
+    def run(self, tasks: Iterable[Any], window: int | None) -> Iterator[tuple[Any, Any]]:
+        """Results as they come; with a ``window`` in order, and no task is begun that far ahead of one not done."""
+        from multiprocessing.connection import wait
+
+        queue = Queue(tasks, window)
+        idle: list[Any] = []
+        while True:
+            self._hand_out(queue, idle)
+            if not self._busy:
+                return
+            done = []
+            for pipe in wait(list(self._busy)):
+                kind, value = self._received(pipe)
+                if kind == "told":
+                    self._tell(*value)
+                elif kind == "raised":
+                    raise value
+                else:
+                    idle.append(pipe)
+                    done.append((*self._busy.pop(pipe), value))
+            self._hand_out(queue, idle)  # before anything is made of the results: no worker waits for that
+            for result in done:
+                yield from queue.give(*result)
+
+    def _hand_out(self, queue: Queue[Any], idle: list[Any]) -> None:
+        while len(self._busy) < self._count and (taken := queue.take()) is not None:
+            pipe = idle.pop() if idle else self._start()
+            self._busy[pipe] = taken
+            self._send(pipe, taken[1])
+
+    def _start(self) -> Any:
+        import multiprocessing
+
+        context: Any = multiprocessing.get_context(self._method)
+        ours, theirs = context.Pipe()
+        # A forked child has a copy of every pipe's near end; left open, no other child would see this process end.
+        others = [ours, *self._processes] if self._method == "fork" else []
+        process = context.Process(target=_serve, args=(theirs, self._work, others, configured()), daemon=True)
+        with warnings.catch_warnings():
+            if self._method == "fork":
+                warnings.simplefilter("ignore", DeprecationWarning)  # threads of NumPy's, which know about forks
+            _start_process(process, self._work)
+        theirs.close()
+        self._processes[ours] = process
+        return ours
+
+    def _send(self, pipe: Any, task: Any) -> None:
+        with contextlib.suppress(BrokenPipeError):  # it has died: the next `wait` tells
+            pipe.send(task)
+
+    def _received(self, pipe: Any) -> tuple[str, Any]:
+        try:
+            kind, value = pipe.recv()
+        except (EOFError, ConnectionResetError):
+            process = self._processes[pipe]
+            process.join(5)
+            code = process.exitcode
+            found = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+            path = getattr(self._busy[pipe][1], "path", None)
+            hint = (
+                "was it killed, for want of memory? run the same build again: what is done is done"
+                if code is None or code < 0 or self._method == "fork"
+                else 'workers import the script that started them: call it under `if __name__ == "__main__":`'
+            )
+            raise WorkerError("a worker has ended", found=found, shard=path, hint=hint) from None
+        return kind, value
+
+    def close(self) -> None:
+        """End all processes; those at work at once."""
+        for pipe in self._processes:
+            pipe.close()
+        for process in self._processes.values():
+            process.terminate()
+        for process in self._processes.values():
+            process.join()
+        self._processes.clear()
+
+
+def _start_process(process: Any, work: Any) -> None:
+    try:
+        process.start()
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise OptionError(
+            "the function, or the source, cannot be given to other processes",
+            found=str(error),
+            hint="define the function at the top of a module, or build with workers=1",
+        ) from error
+
+
+def _serve(pipe: Connection[Any, Any], work: Any, others: Sequence[Any], settings: Any) -> None:
+    """A worker: one task after the other until the pipe is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that waits
+    for other in others:
+        other.close()
+    configure_all(settings)
+    control = Control(lambda samples, size: pipe.send(("told", (samples, size))), lambda: _check_wanted(pipe))
+    while True:
+        try:
+            task = pipe.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            answer: tuple[str, Any] = ("done", work(task, control))
+        except BrokenPipeError:
+            return
+        except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
+            answer = ("raised", _sendable(error))
+        with contextlib.suppress(BrokenPipeError):
+            pipe.send(answer)
+
+
+def _check_wanted(pipe: Any) -> None:
+    """Nothing is sent to a worker at work, so what can be read is the end: the other process is gone."""
+    if pipe.poll():
+        os._exit(1)
+
+
+def _sendable(error: BaseException) -> BaseException:
+    """The error, or one that says the same where it cannot be pickled."""
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301 - our own
+    except Exception:  # noqa: BLE001 - whatever a user's exception does
+        return WorkerError("a worker failed", found=f"{type(error).__name__}: {error}")
+    return error

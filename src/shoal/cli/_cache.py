@@ -1,0 +1,75 @@
+"""``shoal cache``: what of far shards is on this machine's disk."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+from shoal import store
+from shoal.store import CacheEntry
+
+from ._options import JsonOption
+from ._output import print_json, print_table, print_text, printable, show_bytes, show_count
+
+__all__ = ["CACHE_COMMANDS", "cache_app"]
+
+PrefixArgument = Annotated[str, typer.Argument(metavar="[PREFIX]", help="Only objects whose URLs start so.")]
+
+cache_app = typer.Typer(
+    name="cache",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Show and clear the local copies of far shards, which `cache=` makes.",
+)
+
+
+def ls(prefix: PrefixArgument = "", as_json: JsonOption = False) -> None:
+    """List the objects of which the cache has bytes, the least lately used first.
+
+    \b
+    Examples:
+      shoal cache ls
+      shoal cache ls s3://bucket/photos --json
+    """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
+    entries = [entry for entry in store.cache_entries() if entry.url.startswith(prefix)]
+    if as_json:
+        print_json({"folder": store.cache_dir(), "objects": [_facts(entry) for entry in entries]})
+        return
+    rows = [(printable(entry.url), show_bytes(entry.held), show_bytes(entry.size), _when(entry)) for entry in entries]
+    if rows:
+        print_table(("url", "here", "size", "last opened"), rows, right=("here", "size"))
+    held = show_bytes(sum(entry.held for entry in entries))
+    print_text(f"{show_count(len(entries), 'object')}, {held} in {store.cache_dir()}")
+
+
+def clear(prefix: PrefixArgument = "", as_json: JsonOption = False) -> None:
+    """Remove the copies of objects: all of them, or those whose URLs start with PREFIX.
+
+    \b
+    Examples:
+      shoal cache clear
+      shoal cache clear s3://bucket/photos
+    """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
+    count = sum(entry.url.startswith(prefix) for entry in store.cache_entries())
+    size = store.clear_cache(prefix)
+    if as_json:
+        print_json({"objects": count, "bytes": size})
+    else:
+        print_text(f"removed {show_count(count, 'object')}, {show_bytes(size)}")
+
+
+CACHE_COMMANDS = (ls, clear)
+for _command in CACHE_COMMANDS:
+    cache_app.command(_command.__name__)(_command)
+
+
+def _facts(entry: CacheEntry) -> dict[str, Any]:
+    facts = {name: getattr(entry, name) for name in ("url", "version", "size", "held", "folder")}
+    return {**facts, "used": datetime.fromtimestamp(entry.used, UTC).isoformat()}
+
+
+def _when(entry: CacheEntry) -> str:
+    return f"{datetime.fromtimestamp(entry.used, UTC):%Y-%m-%d %H:%M} UTC"

@@ -1,0 +1,274 @@
+"""``shoal catalog``: the datasets that an index knows."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import closing
+from datetime import date
+from typing import Annotated, Any
+
+import typer
+
+from shoal.errors import OptionError
+from shoal.local import Entry, LocalIndex
+
+from ._options import JsonOption, parse_bytes
+from ._output import print_facts, print_json, print_table, print_text, printable, show_bytes, show_count
+
+__all__ = ["CATALOG_COMMANDS", "IndexOption", "TagOption", "catalog_app", "entry_facts", "parse_metadata"]
+
+IndexOption = Annotated[
+    str | None,
+    typer.Option("--index", metavar="WHERE", help="A path, redis:// or postgresql://; by default your own index."),
+]
+RefArgument = Annotated[str, typer.Argument(metavar="REF", help="name, name@1.2.0 or name@latest.")]
+TagOption = Annotated[list[str] | None, typer.Option("--tag", metavar="TAG", help="May be given several times.")]
+
+catalog_app = typer.Typer(
+    name="catalog",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@catalog_app.callback()
+def catalog() -> None:
+    """Find, add and forget datasets in an index.
+
+    The index is the one of --index, else of SHOAL_INDEX, else the Redis of REDIS_URL, else a SQLite file of yours.
+    """
+
+
+def add(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What it is to be called: pets, team/pets.")],
+    path: Annotated[str, typer.Argument(metavar="PATH", help="A tar, a pattern, a folder or a URL.")],
+    version: Annotated[str | None, typer.Option("--version", metavar="1.2.0", help="By default the next one.")] = None,
+    description: Annotated[str | None, typer.Option("--description", metavar="TEXT", help="What it is.")] = None,
+    tag: TagOption = None,
+    metadata: Annotated[str | None, typer.Option("--metadata", metavar="JSON", help="A JSON object, or @FILE.")] = None,
+    hashed: Annotated[bool, typer.Option("--hash/--no-hash", help="Read every byte for its sha256.")] = True,
+    where: IndexOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a dataset down where it lies; its bytes stay there.
+
+    \b
+    Examples:
+      shoal catalog add pets data/pets/ --tag animals --description "Cats and dogs"
+      shoal catalog add team/laion 's3://bucket/laion-{000000..000099}.tar' --no-hash
+    """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
+    with closing(LocalIndex(where)) as index:
+        entry = index.insert_dataset(
+            path,
+            name=name,
+            version=version,
+            description=description,
+            tags=tag or (),
+            metadata=parse_metadata(metadata),
+            hashed=hashed,
+        )
+    if as_json:
+        print_json(entry_facts(entry))
+    else:
+        print_text(f"{entry.reference}: {_counts(entry)}")
+
+
+def parse_metadata(text: str | None) -> dict[str, Any] | None:
+    """What ``--metadata`` says. Raises OptionError."""
+    if text is None:
+        return None
+    try:
+        if text.startswith("@"):
+            with open(os.path.expanduser(text[1:]), encoding="utf-8") as file:
+                text = file.read()
+        found = json.loads(text)
+    except ValueError as error:
+        raise OptionError("the metadata is not JSON", found=str(error)) from None
+    if not isinstance(found, dict):
+        raise OptionError("the metadata is no JSON object", found=type(found).__name__)
+    return found
+
+
+def ls(
+    prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="Only names that begin so.")] = "",
+    history: Annotated[bool, typer.Option("--history", help="Every version, not only the newest.")] = False,
+    where: IndexOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the datasets of an index, by name.
+
+    \b
+    Examples:
+      shoal catalog ls
+      shoal catalog ls team/ --history --json
+    """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
+    with closing(LocalIndex(where)) as index:
+        newest = list(index.list_datasets(prefix))
+        found = [entry for one in newest for entry in index.history(one.name)] if history else newest
+    _print_entries(found, as_json)
+
+
+def show(ref: RefArgument, where: IndexOption = None, as_json: JsonOption = False) -> None:
+    """Show all that is known of a dataset.
+
+    \b
+    Examples:
+      shoal catalog show pets
+      shoal catalog show pets@1.0.0 --json
+    """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
+    with closing(LocalIndex(where)) as index:
+        entry = index.get_dataset(ref)
+        versions = [one.version for one in index.history(entry.name)]
+    facts = {**entry_facts(entry), "versions": versions}
+    if as_json:
+        print_json(facts)
+        return
+    shown = {**facts, "bytes": show_bytes(entry.bytes), "shards": len(entry.shards), "splits": _splits(entry)}
+    shown.pop("urls")
+    print_facts([(name, _words(value)) for name, value in shown.items() if value not in (None, "", [], {})])
+
+
+def _splits(entry: Entry) -> str:
+    return ", ".join(f"{name} ({show_count(len(urls), 'shard')})" for name, urls in entry.splits.items())
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else str(value)
+
+
+def search(
+    words: Annotated[list[str] | None, typer.Argument(metavar="WORDS", help="All must be there; 'photo*' too.")] = None,
+    tag: TagOption = None,
+    schema: Annotated[str | None, typer.Option("--schema", metavar="NAME", help="Name or Name@1.0.0.")] = None,
+    field: Annotated[list[str] | None, typer.Option("--field", metavar="NAME", help="That samples have.")] = None,
+    min_samples: Annotated[int | None, typer.Option("--min-samples", metavar="N", help="At least.")] = None,
+    max_samples: Annotated[int | None, typer.Option("--max-samples", metavar="N", help="At most.")] = None,
+    min_bytes: Annotated[str | None, typer.Option("--min-bytes", metavar="SIZE", help="At least: 10GB.")] = None,
+    max_bytes: Annotated[str | None, typer.Option("--max-bytes", metavar="SIZE", help="At most.")] = None,
+    after: Annotated[
+        str | None, typer.Option("--after", metavar="2026-01-31", help="Added on this day or later.")
+    ] = None,
+    before: Annotated[str | None, typer.Option("--before", metavar="DAY", help="Added before this day.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, metavar="N", help="At most this many.")] = 50,
+    where: IndexOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Find datasets by words, tags, schema, fields, sizes and dates.
+
+    \b
+    Examples:
+      shoal catalog search cats photo*
+      shoal catalog search --tag animals --field image --min-samples 1000 --json
+    """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
+    low, high = (None if size is None else parse_bytes(size) for size in (min_bytes, max_bytes))
+    with closing(LocalIndex(where)) as index:
+        found = index.search(
+            " ".join(words or ()),
+            tags=tag or (),
+            schema=schema,
+            fields=field or (),
+            samples=(min_samples, max_samples),
+            bytes=(low, high),
+            created=(_day(after), _day(before)),
+            limit=limit,
+        )
+    _print_entries(found, as_json)
+
+
+def _day(text: str | None) -> date | None:
+    try:
+        return None if text is None else date.fromisoformat(text)
+    except ValueError:
+        raise OptionError("this is no day", expected="such as 2026-01-31", found=repr(text)) from None
+
+
+def rm(ref: RefArgument, where: IndexOption = None, as_json: JsonOption = False) -> None:
+    """Forget a version, or all of a dataset; bytes stay until `shoal repo gc`.
+
+    \b
+    Examples:
+      shoal catalog rm pets@1.0.0
+      shoal catalog rm pets
+    """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
+    with closing(LocalIndex(where)) as index:
+        removed = index.delete(ref)
+    if as_json:
+        print_json({"removed": removed})
+    else:
+        print_text(f"forgot {show_count(removed, 'version')}")
+
+
+def tag(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Of a dataset.")],
+    tags: Annotated[list[str], typer.Argument(metavar="TAG...", help="To add.")],
+    remove: Annotated[bool, typer.Option("--remove", help="Remove these tags instead.")] = False,
+    where: IndexOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Add tags to a dataset, or remove them.
+
+    \b
+    Examples:
+      shoal catalog tag pets animals small
+      shoal catalog tag pets small --remove
+    """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
+    with closing(LocalIndex(where)) as index:
+        entry = (index.untag if remove else index.tag)(name, *tags)
+    if as_json:
+        print_json({"name": entry.name, "tags": list(entry.tags)})
+    else:
+        print_text(f"{entry.name}: {printable(', '.join(entry.tags)) or 'no tags'}")
+
+
+CATALOG_COMMANDS = (add, ls, show, search, rm, tag)
+for _command in CATALOG_COMMANDS:
+    catalog_app.command(_command.__name__)(_command)
+
+
+def entry_facts(entry: Entry) -> dict[str, Any]:
+    """An entry as a document."""
+    return {
+        "reference": entry.reference,
+        "name": entry.name,
+        "version": entry.version,
+        "cid": entry.cid,
+        "description": entry.description,
+        "tags": list(entry.tags),
+        "schema": entry.schema_ref,
+        "samples": entry.samples,
+        "bytes": entry.bytes,
+        "root": entry.storage.root,
+        "endpoint": entry.storage.endpoint,
+        "region": entry.storage.region,
+        "created": None if entry.created_at is None else entry.created_at.isoformat(timespec="seconds"),
+        "metadata": entry.metadata,
+        "splits": {name: len(urls) for name, urls in entry.splits.items()},
+        "urls": entry.data_urls,
+    }
+
+
+def _print_entries(found: list[Entry], as_json: bool) -> None:
+    if as_json:
+        print_json({"datasets": [entry_facts(entry) for entry in found]})
+        return
+    if found:
+        columns = ["dataset", "samples", "size", "schema", "tags", "description"]
+        print_table(columns, [_row(entry) for entry in found], right=["samples", "size"])
+    print_text(show_count(len(found), "dataset"))
+
+
+def _row(entry: Entry) -> tuple[str, ...]:
+    schema = entry.schema_ref.rpartition("/")[2]
+    words = " ".join(entry.description.split())
+    short = words if len(words) <= 60 else f"{words[:57]}..."
+    samples = "?" if entry.samples is None else f"{entry.samples:,}"
+    return entry.reference, samples, show_bytes(entry.bytes), schema, ", ".join(entry.tags), short
+
+
+def _counts(entry: Entry) -> str:
+    samples = "samples not counted" if entry.samples is None else show_count(entry.samples, "sample")
+    return f"{show_count(len(entry.shards), 'shard')}, {samples}, {show_bytes(entry.bytes)}"

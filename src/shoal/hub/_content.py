@@ -1,0 +1,191 @@
+"""What a push consists of: the files of a dataset, where they are now, and the manifest that names them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from shoal.dataset import Dataset, write_samples
+from shoal.errors import FieldError, ObjectNotFoundError, OptionError
+from shoal.schema import schema_to_json
+from shoal.shard import (
+    SHARD_ENDINGS,
+    Manifest,
+    ShardSource,
+    ShardWriter,
+    index_shard,
+    index_url,
+    load_manifest,
+    locate_shards,
+    manifest_url,
+    merge_shards,
+    record_of,
+    save_index,
+    shards_by_split,
+)
+from shoal.store import join_url, relative_url, store_for
+
+from ._raw_samples import raw_rows
+
+__all__ = ["Content", "HubFolder", "content_of", "index_path", "manifest_path", "restricted"]
+
+HubFolder = str | os.PathLike[str]
+_README = "README.md"
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """A dataset as files: where each file of the repository is now."""
+
+    root: str
+    """The folder that its samples can be read from."""
+    manifest: Manifest
+    files: Mapping[str, str]
+    """URLs by path, but for the manifest, which is made for each push, and the card."""
+    readme: str | None = None
+    """The URL of a card that the folder has."""
+
+
+def content_of(dataset: HubFolder | Dataset[Any] | Mapping[str, Dataset[Any]], staging: str) -> Content:
+    """The files of a dataset. What is no folder of shards yet is written as one into ``staging``.
+
+    A Dataset that shows a whole folder, or a whole split of one, is that folder or split; any other view is written
+    out, sample by sample. Raises ObjectNotFoundError when there are no shards.
+    """
+    if isinstance(dataset, Mapping):
+        return _of_splits(dataset, staging)
+    if isinstance(dataset, Dataset):
+        return _of_splits({_split_shown(dataset): dataset}, staging)
+    if not isinstance(dataset, (str, os.PathLike)):
+        raise OptionError("this cannot be pushed", expected="a folder, a Dataset or a DatasetDict", found=repr(dataset))
+    return _of_folder(os.fspath(dataset).rstrip("/"), staging)
+
+
+def restricted(content: Content, splits: Iterable[str]) -> Content:
+    """Only these splits, with only their files. Raises FieldError for one that is not there."""
+    kept = {name: _records(content.manifest, name) for name in splits}
+    dropped = {
+        record.path for name, records in content.manifest.splits.items() if name not in kept for record in records
+    }
+    gone = dropped | {index_path(path) for path in dropped}
+    files = {path: url for path, url in content.files.items() if path not in gone}
+    return replace(content, manifest=replace(content.manifest, splits=kept), files=files)
+
+
+def _records(manifest: Manifest, split: str) -> Any:
+    if split not in manifest.splits:
+        raise FieldError("no such split", expected=" or ".join(manifest.splits), found=split)
+    return manifest.splits[split]
+
+
+# ------------------------------------------------------------------------------------------------------------- a folder
+
+
+def _of_folder(root: str, staging: str) -> Content:
+    if not store_for(root).is_folder(root):
+        raise ObjectNotFoundError("no such folder", found=root)
+    held = load_manifest(root)
+    manifest = _indexed(root, staging) if held is None else held
+    shards = {record.path for record in manifest.shards}
+    below = [(relative_url(info.url, root), info.url) for info in store_for(root).list(root)]
+    files = {path: url for path, url in below if path in shards or _goes_along(path)}
+    home = staging if held is None else root
+    files |= {index_path(path): index_url(home, path) for path in shards}
+    files.pop(manifest_path(), None)
+    return Content(root, manifest, files, files.pop(_README, None))
+
+
+def _goes_along(path: str) -> bool:
+    """Whether a file that is no shard of the dataset is pushed with it: not what writers keep, not other tars."""
+    hidden = [part for part in path.split("/") if part.startswith(".")]
+    if hidden and (hidden[0] != ".shoal" or len(hidden) > 1):
+        return False
+    below = path.removeprefix(".shoal/")
+    kept_by_writers = hidden and below.startswith(("staging/", "journal-", "commit", "card/", "index/"))
+    return not kept_by_writers and not path.lower().endswith(SHARD_ENDINGS)
+
+
+def _indexed(root: str, staging: str) -> Manifest:
+    """The manifest of tars that have none: each is indexed, in ``staging``, since the folder may be of others."""
+    urls = [ref.url for ref in locate_shards(root).shards]
+    manifest = Manifest({})
+    for split, shards in shards_by_split(urls, root).items():
+        records = []
+        for url in shards:
+            path = relative_url(url, root)
+            reader = store_for(url).open(url)
+            try:
+                index = index_shard(reader)
+            finally:
+                reader.close()
+            save_index(index, index_url(staging, path))
+            records.append(record_of(path, index))
+        manifest = merge_shards(manifest, split, records)
+    return manifest
+
+
+def manifest_path() -> str:
+    """Where the manifest is in a repository."""
+    return relative_url(manifest_url("x"), "x")
+
+
+def index_path(path: str) -> str:
+    """Where the index of a shard is in a repository."""
+    return relative_url(index_url("x", path), "x")
+
+
+# -------------------------------------------------------------------------------------------------------------- a view
+
+
+def _of_splits(splits: Mapping[str, Dataset[Any]], staging: str) -> Content:
+    if not splits:
+        raise OptionError("there is nothing to push", expected="at least one split")
+    root = _shared_folder(splits)
+    if root is not None:
+        return restricted(_of_folder(root, staging), splits)
+    for split, dataset in splits.items():
+        _write_out(dataset, split, staging)
+    return _of_folder(staging, staging)
+
+
+def _shared_folder(splits: Mapping[str, Dataset[Any]]) -> str | None:
+    """The folder of which these are whole splits; None when they are not."""
+    roots = {_folder_of(dataset, split) for split, dataset in splits.items()}
+    return roots.pop() if len(roots) == 1 else None
+
+
+def _folder_of(dataset: Dataset[Any], split: str) -> str | None:
+    said, source = dataset.described, dataset.source
+    if not isinstance(said.path, (str, os.PathLike)) or not isinstance(source, ShardSource) or source.manifest is None:
+        return None
+    if said.stages or said.fields is not None or not dataset.is_whole or split not in source.manifest.splits:
+        return None
+    root = os.fspath(said.path).rstrip("/")
+    meant = [join_url(root, record.path) for record in source.manifest.splits[split]]
+    return root if [ref.url for ref in source.shards] == meant and store_for(root).is_folder(root) else None
+
+
+def _split_shown(dataset: Dataset[Any]) -> str:
+    """The split that a dataset shows, ``train`` when it says none."""
+    source = dataset.source
+    if isinstance(source, ShardSource) and source.manifest is not None:
+        urls = {ref.url for ref in source.shards}
+        for name, records in source.manifest.splits.items():
+            if any(url.endswith(f"/{record.path}") for record in records for url in urls):
+                return name
+    return dataset.described.options.split or "train"
+
+
+def _write_out(dataset: Dataset[Any], split: str, staging: str) -> None:
+    """Write the samples in view: stored bytes as they are, and what functions made of them as a writer encodes it."""
+    said, source, pattern = dataset.described, dataset.source, join_url(staging, f"{split}-%06d.tar")
+    if said.stages or not isinstance(source, ShardSource):
+        write_samples(dataset, pattern, split=split, metadata=dataset.metadata, overwrite=True)
+        return
+    schema = None if dataset.schema is None else schema_to_json(dataset.schema)
+    sizes = [ref.size or 0 for ref in source.shards]
+    with ShardWriter(pattern, split=split, metadata=dataset.metadata, schema=schema, overwrite=True) as writer:
+        for sample in raw_rows(source, dataset.numbers, said.fields, sum(sizes) / max(len(source), 1)):
+            writer.write(sample)

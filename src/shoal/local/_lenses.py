@@ -1,0 +1,232 @@
+"""Lenses in an index: where their code is and what it hashes to, never code itself and never something like it."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import operator
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any
+
+from shoal.errors import CatalogKeyError, LensError, LensNotFoundError
+from shoal.sample import Lens, is_record
+from shoal.schema import Schema
+
+from . import _schemas
+from ._backend import Backend, Key, Transaction
+from ._records import ThingHead, decoded, encoded
+from ._refs import Reference, check_thing, thing_ref
+from ._version import FIRST_VERSION, bumped, check_version, newest
+
+__all__ = ["LensRecord", "composed", "draft_of", "find_path", "get_record", "list_records", "load", "publish"]
+
+
+@dataclass(frozen=True, slots=True)
+class LensRecord:
+    """A lens as an index keeps it: what it leads between, and where its code is."""
+
+    name: str
+    version: str
+    source: str
+    """The reference of the schema it takes."""
+    view: str
+    """The reference of the schema it gives."""
+    module: str
+    qualname: str
+    sha256: str
+    """Of the source text of its functions."""
+    has_put: bool = False
+    created_at: float = 0.0
+
+    @property
+    def reference(self) -> str:
+        """Where it is found in the index."""
+        return thing_ref("lens", self.name, self.version)
+
+
+@dataclass(frozen=True, slots=True)
+class LensDraft:
+    """A lens that is to be stored."""
+
+    record: LensRecord
+    source: Schema
+    view: Schema
+
+
+def draft_of(lens: Lens[Any, Any], name: str | None) -> LensDraft:
+    """What there is to know of a lens. Raises LensError for one that cannot be found again by an import."""
+    module, qualname = _place(lens)
+    for kind in (lens.source_type, lens.view_type):
+        if not is_record(kind):
+            raise LensError("only lenses between typed samples are stored", found=getattr(kind, "__name__", str(kind)))
+    source, view = (_schemas.check_schema(kind) for kind in (lens.source_type, lens.view_type))
+    spelled = check_thing("lens", name or lens.name)
+    record = LensRecord(spelled, "", "", "", module, qualname, _code_hash(lens), lens.has_put)
+    return LensDraft(record, source, view)
+
+
+def _place(lens: Lens[Any, Any]) -> tuple[str, str]:
+    """The module and the name under which an import finds this very lens."""
+    get = lens._get  # noqa: SLF001 - the only one who knows where it was written
+    module, qualname = getattr(get, "__module__", None), getattr(get, "__qualname__", None)
+    if not isinstance(module, str) or not isinstance(qualname, str) or module == "__main__":
+        raise _not_importable(lens)
+    try:
+        found = operator.attrgetter(qualname)(sys.modules[module])
+    except (KeyError, AttributeError):
+        raise _not_importable(lens) from None
+    if found is not lens:
+        raise _not_importable(lens)
+    return module, qualname
+
+
+def _not_importable(lens: Lens[Any, Any]) -> LensError:
+    return LensError(
+        "this lens cannot be found again by an import",
+        expected="a function of a module, decorated with @shoal.lens",
+        found=lens.name,
+        hint="store the lenses it is composed of; a structural lens needs no storing",
+    )
+
+
+def _code_hash(lens: Lens[Any, Any]) -> str:
+    digest = hashlib.sha256()
+    for function in (lens._get, lens._put):  # noqa: SLF001 - as above
+        if function is not None:
+            digest.update(_source(function, lens).encode())
+            digest.update(b"\0")
+    return digest.hexdigest()
+
+
+def _source(function: Callable[..., Any], lens: Lens[Any, Any]) -> str:
+    try:
+        return inspect.cleandoc(inspect.getsource(function))
+    except (OSError, TypeError):
+        raise LensError("the source of this lens is not to be had", found=lens.name) from None
+
+
+def publish(change: Transaction, draft: LensDraft, version: str | None, now: float) -> str:
+    """Write a lens and the schemas of both its ends down; the same code between the same schemas is the same version.
+
+    Raises LensError when the version is another lens already.
+    """
+    source, view = (_schemas.publish(change, schema, None, now) for schema in (draft.source, draft.view))
+    record = replace(draft.record, source=source, view=view)
+    content = hashlib.sha256(encoded(record)).hexdigest()
+    key = ("lens-head", record.name)
+    found = change.get(key)
+    head = ThingHead() if found is None else decoded(found, ThingHead, key)
+    same = [known for known, of in head.versions.items() if of == content and version in (None, known)]
+    if same:
+        return thing_ref("lens", record.name, newest(same))
+    chosen = _chosen(head, record.name, version)
+    change.put(("lens", f"{record.name}@{chosen}"), encoded(replace(record, version=chosen, created_at=now)))
+    change.put(key, encoded(ThingHead({**head.versions, chosen: content})))
+    return thing_ref("lens", record.name, chosen)
+
+
+def _chosen(head: ThingHead, name: str, version: str | None) -> str:
+    if version is None:
+        return bumped(newest(head.versions), "patch") if head.versions else FIRST_VERSION
+    if check_version(version) in head.versions:
+        raise LensError(f"{name}@{version} is another lens already", hint="leave the version out for the next one")
+    return version
+
+
+# ------------------------------------------------------------------------------------------------------------ reading
+
+
+def get_record(backend: Backend, asked: Reference) -> LensRecord:
+    """One lens. Raises CatalogKeyError."""
+    at: Key = ("lens-head", asked.name)
+    head = backend.get_many([at])[0]
+    if head is None:
+        raise CatalogKeyError("the index has no such lens", found=str(asked))
+    versions = decoded(head, ThingHead, at).versions
+    key: Key = ("lens", f"{asked.name}@{asked.version or newest(versions)}")
+    found = backend.get_many([key])[0]
+    if found is None:
+        raise CatalogKeyError("the lens has no such version", expected=", ".join(versions), found=str(asked))
+    return decoded(found, LensRecord, key)
+
+
+def list_records(backend: Backend) -> Iterator[LensRecord]:
+    """All lenses, by name."""
+    after = ""
+    while page := backend.scan("lens", after=after, limit=200):
+        yield from (decoded(value, LensRecord, ("lens", key)) for key, value in page)
+        after = page[-1][0]
+
+
+def load(record: LensRecord) -> Lens[Any, Any]:
+    """Import a lens. Raises LensError where there is none, or one of other code."""
+    try:
+        found = operator.attrgetter(record.qualname)(importlib.import_module(record.module))
+    except (ImportError, AttributeError) as error:
+        raise LensError(
+            "the code of this lens is not installed", found=f"{record.module}:{record.qualname}", hint=str(error)
+        ) from error
+    if not isinstance(found, Lens):
+        raise LensError("there is no lens where it was stored from", found=f"{record.module}:{record.qualname}")
+    digest = _code_hash(found)
+    if digest != record.sha256:
+        raise LensError(
+            "the code of this lens is not the code that was stored",
+            expected=f"sha256 {record.sha256[:16]}...",
+            found=f"{digest[:16]}... in {record.module}:{record.qualname}",
+            hint="store it again, or install the version it was stored from",
+        )
+    return found
+
+
+def find_path(lenses: Iterable[LensRecord], source: str, view: str) -> tuple[LensRecord, ...]:
+    """The shortest way from one schema to another, over the newest version of each lens."""
+    if source == view:
+        return ()
+    onward: dict[str, list[LensRecord]] = {}
+    for record in _newest_each(lenses):
+        onward.setdefault(record.source, []).append(record)
+    ways = _shortest(onward, source, view)
+    if not ways:
+        known = ", ".join(sorted(record.name for records in onward.values() for record in records)) or "none"
+        raise LensNotFoundError(f"no stored lens leads from {source} to {view}", found=f"stored: {known}")
+    if len(ways) > 1:
+        shown = "; ".join(" | ".join(record.name for record in way) for way in ways)
+        raise LensError(f"several ways lead from {source} to {view}", expected="one shortest way", found=shown)
+    return ways[0]
+
+
+def _newest_each(lenses: Iterable[LensRecord]) -> list[LensRecord]:
+    """Of each lens between two schemas the newest version: those between older schemas are still of use."""
+    best: dict[tuple[str, str, str], LensRecord] = {}
+    for record in lenses:
+        at = (record.name, record.source, record.view)
+        if at not in best or newest([best[at].version, record.version]) == record.version:
+            best[at] = record
+    return list(best.values())
+
+
+def _shortest(onward: dict[str, list[LensRecord]], source: str, view: str) -> list[tuple[LensRecord, ...]]:
+    seen, level = {source}, [(source, ())]
+    ways: list[tuple[str, tuple[LensRecord, ...]]] = list(level)
+    while ways:
+        further = [(one.view, (*way, one)) for at, way in ways for one in onward.get(at, ())]
+        arrived = [way for at, way in further if at == view]
+        if arrived:
+            return arrived
+        ways = [(at, way) for at, way in further if at not in seen]
+        seen |= {at for at, _ in ways}
+    return []
+
+
+def composed(records: tuple[LensRecord, ...]) -> Lens[Any, Any]:
+    """The lenses, imported, one after the other. Raises LensError where there is none."""
+    if not records:
+        raise LensError(
+            "both are the same schema, so there is no lens between them", hint="use the samples as they are"
+        )
+    return reduce(lambda one, two: one | two, map(load, records))

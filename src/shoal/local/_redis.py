@@ -1,0 +1,237 @@
+"""An index in Redis: records as strings, search by sets of our own, changes as one script."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import secrets
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+
+from shoal.errors import CatalogConnectionError, MissingExtraError, OptionError, ShoalError, ShoalWarning
+
+from ._backend import Key, Query, Row, Transaction
+from ._redis_scripts import COMMIT, SEARCH
+
+__all__ = ["RedisBackend"]
+
+T = TypeVar("T")
+_SECONDS = 30.0
+_TRIES = 1000
+
+
+def _module() -> Any:
+    try:
+        import redis
+    except ImportError as error:
+        raise MissingExtraError(
+            "the package redis cannot be imported", found=error, hint="pip install 'shoal[redis]'"
+        ) from error
+    return redis
+
+
+class RedisBackend:
+    """A client of Redis, the user's own or one by URL; its pool of connections is safe with threads and forks."""
+
+    def __init__(self, *, url: str | None = None, client: Any = None, namespace: str = "shoal") -> None:
+        self.location = url
+        self._client = client
+        self._ns = namespace
+        self._scripts: dict[str, Any] = {}
+        self._looked_at = False
+
+    @property
+    def shown(self) -> str:
+        """Host and port, without user and password."""
+        if self.location is None:
+            client: Any = self._client
+            facts = client.connection_pool.connection_kwargs
+            return f"redis://{facts.get('host', facts.get('path', 'localhost'))}:{facts.get('port', '')}".rstrip(":")
+        parts = urlsplit(self.location)
+        host = parts.netloc.rpartition("@")[2]
+        return f"{parts.scheme}://{host}{parts.path}"
+
+    @contextlib.contextmanager
+    def _reached(self) -> Iterator[Any]:
+        redis = _module()
+        if self._client is None:
+            self._client = self._connected(redis)
+        try:
+            yield self._client
+        except redis.exceptions.RedisError as error:
+            raise CatalogConnectionError(
+                "the Redis of the index failed", found=f"{self.shown}: {type(error).__name__}: {error}"
+            ) from error
+
+    def _connected(self, redis: Any) -> Any:
+        options = {"socket_timeout": _SECONDS, "socket_connect_timeout": 5.0}
+        try:
+            return redis.Redis.from_url(self.location, **options)
+        except ValueError:
+            raise OptionError("this is no URL of a Redis", expected="redis://host:port/0", found=self.shown) from None
+
+    def _run(self, client: Any, script: str, argument: Any) -> Any:
+        if script not in self._scripts:
+            self._scripts[script] = client.register_script(script)
+        return self._scripts[script](keys=[self._ns], args=[msgspec.msgpack.encode(argument)], client=client)
+
+    def _at(self, key: Key) -> str:
+        return f"{self._ns}:{key[0]}:{key[1]}"
+
+    def transact(self, change: Callable[[Transaction], T]) -> T:
+        """Read, decide, and write if nothing that was read has changed; else again."""
+        with self._reached() as client:
+            self._say_when_forgetful(client)
+            for attempt in range(_TRIES):
+                tried = _Change(client, self._ns, self._at)
+                try:
+                    done = change(tried)
+                except ShoalError:
+                    if self._still_stands(client, tried):
+                        raise
+                else:
+                    if not tried.acts or self._run(client, COMMIT, tried.plan()):
+                        return done
+                time.sleep(secrets.randbelow(1 + min(attempt, 20)) / 1000)  # let one of the others through
+        raise CatalogConnectionError("too many others change the same entry", found=self.shown, hint="try again")
+
+    def _still_stands(self, client: Any, tried: _Change) -> bool:
+        """Whether all that was read is as it was: else it was of several moments, and what came of it means nothing."""
+        keys = list(tried.seen)
+        now = client.mget([self._at(key) for key in keys]) if keys else []
+        return [_as_bytes(value) for value in now] == list(tried.seen.values())
+
+    def get_many(self, keys: Sequence[Key]) -> list[bytes | None]:
+        """All of them as of one moment."""
+        if not keys:
+            return []
+        with self._reached() as client:
+            return [_as_bytes(value) for value in client.mget([self._at(key) for key in keys])]
+
+    def scan(self, kind: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[tuple[str, bytes]]:
+        """By the sorted set of keys."""
+        low = f"({after}".encode() if after.encode() >= prefix.encode() and after else f"[{prefix}".encode()
+        high = b"(" + prefix.encode() + b"\xff" if prefix else b"+"
+        with self._reached() as client:
+            found = client.zrangebylex(f"{self._ns}:kind:{kind}", low, high, start=0, num=limit)
+            names = [name.decode() if isinstance(name, bytes) else name for name in found]
+            values = self.get_many([(kind, name) for name in names])
+        return [(name, value) for name, value in zip(names, values, strict=True) if value is not None]
+
+    def count(self, kind: str) -> int:
+        """By the sorted set of keys."""
+        with self._reached() as client:
+            return int(client.zcard(f"{self._ns}:kind:{kind}"))
+
+    def search(self, query: Query) -> list[str]:
+        """In one script."""
+        asked = {
+            "terms": [(term.text, term.prefix) for term in query.terms],
+            "bounds": query.bounds,
+            "limit": query.limit,
+            "offset": query.offset,
+        }
+        with self._reached() as client:
+            found = self._run(client, SEARCH, asked)
+        return [name.decode() if isinstance(name, bytes) else name for name in found]
+
+    def close(self) -> None:
+        """Close the connections of a client of our own."""
+        if self.location is not None and self._client is not None:
+            client, self._client = self._client, None
+            self._scripts = {}
+            client.close()
+
+    def _say_when_forgetful(self, client: Any) -> None:
+        """Warn, once, of a server that would lose the index."""
+        if self._looked_at:
+            return
+        self._looked_at = True
+        why = _forgetful(client, _module())
+        if why is not None:
+            text = f"the Redis at {self.shown} may lose this index: {why}"
+            warnings.warn(text, ShoalWarning, stacklevel=_frames_of_ours())
+
+
+def _frames_of_ours() -> int:
+    """How far up the caller of shoal is: the warning is about his server."""
+    frame, level = sys._getframe(1), 1  # noqa: SLF001 - the only way before Python 3.12
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("shoal.", "contextlib")):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+def _forgetful(client: Any, redis: Any) -> str | None:
+    """Why a server would lose what it is given; None when it would not, or does not say."""
+    try:
+        told = _texts(client.config_get("save")) | _texts(client.config_get("appendonly"))
+        room = _texts(client.config_get("maxmemory")) | _texts(client.config_get("maxmemory-policy"))
+    except (redis.exceptions.ResponseError, redis.exceptions.AuthorizationError):
+        return None  # a hosted Redis keeps its settings to itself
+    if told.get("appendonly") == "no" and not told.get("save"):
+        return "it keeps nothing on disk, and forgets all when it restarts; start it with --appendonly yes"
+    if room.get("maxmemory", "0") != "0" and room.get("maxmemory-policy", "").startswith("allkeys"):
+        return f"it drops keys when memory is short (maxmemory-policy {room['maxmemory-policy']}); set noeviction"
+    return None
+
+
+def _texts(told: Any) -> dict[str, str]:
+    return {_text(name): _text(value) for name, value in dict(told).items()}
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _as_bytes(value: Any) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value  # a client of the user's may decode
+
+
+class _Change:
+    """What a change has read, and what it wants done."""
+
+    def __init__(self, client: Any, namespace: str, at: Callable[[Key], str]) -> None:
+        self._client = client
+        self._ns = namespace
+        self._at = at
+        self.seen: dict[Key, bytes | None] = {}
+        self._now: dict[Key, bytes | None] = {}
+        self.acts: list[tuple[Any, ...]] = []
+
+    def plan(self) -> dict[str, Any]:
+        """For the script."""
+        seen = [(*key, "" if value is None else _sha1(value)) for key, value in self.seen.items()]
+        return {"id": secrets.token_hex(12), "seen": seen, "acts": self.acts}
+
+    def get(self, key: Key) -> bytes | None:
+        if key not in self._now:
+            self._now[key] = self.seen[key] = _as_bytes(self._client.get(self._at(key)))
+        return self._now[key]
+
+    def put(self, key: Key, value: bytes) -> None:
+        self._now[key] = value
+        self.acts.append(("put", *key, value.decode()))  # records are JSON; bytes have no form in its MessagePack
+
+    def delete(self, key: Key) -> None:
+        self._now[key] = None
+        self.acts.append(("delete", *key))
+
+    def put_row(self, row: Row) -> None:
+        numbers = (row.number, row.samples, row.bytes, row.created)
+        self.acts.append(("row", row.name, numbers, row.terms))
+
+    def delete_row(self, name: str) -> None:
+        self.acts.append(("unrow", name))
+
+    def next_number(self) -> int:
+        return int(self._client.incr(f"{self._ns}:number"))
+
+
+def _sha1(value: bytes) -> str:
+    return hashlib.sha1(value, usedforsecurity=False).hexdigest()  # what Redis has at hand; not against anybody

@@ -1,0 +1,107 @@
+"""All samples of a source in order: read ahead where shards are far, and as far as damage lets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from shoal.errors import ShoalError, StaleIndexError, TarError
+from shoal.store import is_far
+
+from ._policy import ErrorLog
+from ._raw import RawField
+from ._rows import Decoders, Sample, decode_rows
+from ._salvage import salvaged_runs, streamed_runs
+from ._shard import Shard
+from ._spans_ahead import SpansAhead, Want
+
+if TYPE_CHECKING:
+    from ._source import ShardSource
+
+__all__ = ["stream_raw", "stream_samples"]
+
+T = TypeVar("T")
+
+
+def stream_samples(
+    source: ShardSource, fields: Sequence[str] | None, decoders: Decoders, log: ErrorLog
+) -> Iterator[list[Sample]]:
+    """Block by block. A far shard that nobody has indexed is read as it comes."""
+    with SpansAhead(_wants(source, fields, Shard.read_span)) as ahead:
+        for number, ref in enumerate(source.shards):
+            try:
+                shard = source.indexed(number)
+            except (TarError, StaleIndexError) as error:
+                if not log.goes_on:
+                    raise
+                yield from salvaged_runs(ref.url, source.rule, fields, decoders, log, error)
+                continue
+            if not isinstance(shard, Shard):
+                yield from streamed_runs(shard, source.rule, fields, decoders, log)
+                continue
+            wanted = source.wanted_fields(number, fields)
+            for start, stop in shard.spans(wanted):
+                made = ahead.take(number, shard, wanted, start)
+                if made is None or not _decode(made, shard, decoders):
+                    made = _read_span(shard, start, stop, wanted, decoders, log)
+                yield made
+
+
+def stream_raw(source: ShardSource, field: str) -> Iterator[RawField]:
+    """One field of all samples, block by block."""
+    wants = _wants(source, [field], lambda shard, start, stop, _: shard.raw_span(start, stop, field))
+    with SpansAhead(wants) as ahead:
+        for number in range(len(source.shards)):
+            shard = source.shard(number)
+            for start, stop in shard.spans([field]):
+                made = ahead.take(number, shard, [field], start)
+                yield shard.raw_span(start, stop, field) if made is None else made
+
+
+def _wants(
+    source: ShardSource, fields: Sequence[str] | None, read: Callable[[Shard, int, int, Sequence[str] | None], T]
+) -> Iterator[Want[T]] | None:
+    """What is read ahead; None where no shard is far."""
+    return _far_wants(source, fields, read) if any(is_far(ref.url) for ref in source.shards) else None
+
+
+def _far_wants(
+    source: ShardSource, fields: Sequence[str] | None, read: Callable[[Shard, int, int, Sequence[str] | None], T]
+) -> Iterator[Want[T]]:
+    for number in range(len(source.shards)):
+        try:
+            if source.is_foreign(number):
+                continue
+            shard = source.shard(number)
+            wanted = source.wanted_fields(number, fields)
+        except ShoalError:  # who reads it says so
+            continue
+        yield Want(number, shard, wanted, lambda over, start, stop, own=wanted: read(over, start, stop, own))  # type: ignore[misc]
+
+
+def _decode(samples: list[Sample], shard: Shard, decoders: Decoders) -> bool:
+    """Decode samples that were read ahead; False where one cannot be: reading it alone says which."""
+    try:
+        decode_rows(samples, {name: decoders[name] for name in shard.index.fields if name in decoders})
+    except ShoalError:
+        return False
+    return True
+
+
+def _read_span(
+    shard: Shard, start: int, stop: int, fields: Sequence[str] | None, decoders: Decoders, log: ErrorLog
+) -> list[Sample]:
+    try:
+        return shard.read_span(start, stop, fields, decoders)
+    except TarError:
+        if not log.goes_on:
+            raise
+    found = []
+    for row in range(start, stop):
+        try:
+            found += shard.read_rows(np.array([row]), fields, decoders)
+        except TarError as error:
+            log.handle(error.at(shard=shard.url, key=shard.index.keys[row].as_py()))
+    return found

@@ -1,0 +1,109 @@
+"""Which ranges of a far object hold which samples: pure arithmetic over its index."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ._index import Blocks, LongExtents, ShardIndex
+
+__all__ = ["SpanPart", "row_ranges", "span_parts", "span_ranges"]
+
+Int64 = npt.NDArray[np.int64]
+Ranges = list[tuple[int, int]]
+
+GAP_BYTES = 128 << 10
+"""Bytes between two wanted ranges that cost less to fetch than another request does."""
+PART_BYTES = 16 << 20
+"""Of one request: enough that its start does not count, few enough that several in flight are no burden."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpanPart:
+    """Some ranges of one object, and the last of the spans that lie in them."""
+
+    span: int
+    ranges: tuple[tuple[int, int], ...]
+
+
+def span_ranges(index: ShardIndex, first: int, last: int, fields: Sequence[str] | None = None) -> Ranges:
+    """The ranges of the object that hold these fields of the samples ``[first, last)``; near ones are joined.
+
+    Where all fields are wanted and the samples are whole blocks, that is one range from the first header to the last
+    byte of padding.
+    """
+    blocks = index.blocks
+    if blocks is None or not (fields is None or set(fields) >= set(index.fields)):
+        return row_ranges(index, np.arange(first, last), fields)
+    low, high = np.searchsorted(blocks.rows, first, "right") - 1, np.searchsorted(blocks.rows, last)
+    if blocks.rows[low] == first and blocks.rows[high] == last:
+        places = blocks.offsets if blocks.stored is None else blocks.stored
+        return [(int(places[low]), int(places[high]))]
+    return row_ranges(index, np.arange(first, last), None)
+
+
+def row_ranges(index: ShardIndex, rows: Int64, fields: Sequence[str] | None = None, *, gap: int = GAP_BYTES) -> Ranges:
+    """The ranges of the object that hold these fields of these samples: joined where at most ``gap`` lies between."""
+    starts, stops = _members(index, rows, fields)
+    if index.blocks is not None and index.blocks.stored is not None:
+        starts, stops = _stored(index.blocks, index.blocks.stored, starts, stops)
+    order = np.argsort(starts, kind="stable")
+    starts, stops = starts[order], np.maximum.accumulate(stops[order]) if len(order) else stops
+    if not len(starts):
+        return []
+    firsts = np.flatnonzero(np.concatenate(([True], starts[1:] - stops[:-1] > gap)))
+    ends = stops[np.append(firsts[1:] - 1, len(stops) - 1)]
+    return list(zip(starts[firsts].tolist(), ends.tolist(), strict=True))
+
+
+def _members(index: ShardIndex, rows: Int64, fields: Sequence[str] | None) -> tuple[Int64, Int64]:
+    """Where the wanted members lie in the tar; empty ones, and those that are missing, are left out."""
+    if isinstance(index.fields, LongExtents):
+        chosen = np.isin(index.fields.entry_rows, rows)
+        if fields is not None:
+            wanted = [code for code, name in enumerate(index.fields.names) if name in fields]
+            chosen &= np.isin(index.fields.codes, wanted)
+        offset, size = index.fields.offset[chosen].astype(np.int64), index.fields.size[chosen].astype(np.int64)
+    else:
+        parts = [part for name, part in index.fields.items() if fields is None or name in fields]
+        none = np.empty(0, np.int64)
+        offset = np.concatenate([none, *(part.offset[rows].astype(np.int64) for part in parts)])
+        size = np.concatenate([none, *(part.size[rows].astype(np.int64) for part in parts)])
+    there = (offset > 0) & (size > 0)
+    return offset[there], (offset + size)[there]
+
+
+def _stored(blocks: Blocks, stored: Int64, starts: Int64, stops: Int64) -> tuple[Int64, Int64]:
+    """The compressed blocks that ranges of the tar lie in."""
+    first = np.searchsorted(blocks.offsets, starts, "right") - 1
+    last = np.searchsorted(blocks.offsets, stops, "left")
+    return stored[first], stored[last]
+
+
+def span_parts(
+    index: ShardIndex,
+    spans: Sequence[tuple[int, int]],
+    fields: Sequence[str] | None = None,
+    *,
+    most: int = PART_BYTES,
+) -> Iterator[SpanPart]:
+    """What to fetch for spans that are read one after the other: parts of at most ``most`` bytes, or of one span."""
+    held, size = Ranges(), 0
+    for number, (first, last) in enumerate(spans):
+        own = span_ranges(index, first, last, fields)
+        length = sum(stop - start for start, stop in own)
+        if number and size + length > most:
+            yield SpanPart(number - 1, tuple(held))
+            held, size = [], 0
+        held, size = _joined(held, own), size + length
+    if spans:
+        yield SpanPart(len(spans) - 1, tuple(held))
+
+
+def _joined(held: Ranges, more: Ranges) -> Ranges:
+    if held and more and 0 <= more[0][0] - held[-1][1] <= GAP_BYTES:
+        return [*held[:-1], (held[-1][0], more[0][1]), *more[1:]]
+    return [*held, *more]
