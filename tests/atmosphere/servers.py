@@ -37,7 +37,11 @@ class _Process:
     def start(self):
         assert (HERE / "node_modules").is_dir(), "run `make test`, or `npm ci` in tests/atmosphere/pds"
         self._running = subprocess.Popen(
-            ["node", "serve.mjs", *self._arguments], cwd=HERE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            ["node", "serve.mjs", *self._arguments],
+            cwd=HERE,
+            stdin=subprocess.PIPE,  # it ends when this does, however this process ends
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
         )
         first = self._running.stdout.readline()
         if not first.startswith(b"{"):

@@ -204,7 +204,7 @@ def test_the_lexicons_are_those_that_the_network_reads():
 
 
 # Where ours asks for more: kinds of storage that readers would not know, blobs as servers give them, base64 that is.
-STRICTER = ("$type", "a blob", "a link", "base64", "found nothing")
+STRICTER = ("$type", "a blob", "a link", "base64", "found nothing", "an object, found [")
 SPOILS = [None, "", "x" * 6000, 1, -1, True, [], {}, "at://x", "2026-01-01", ["x"] * 40, {"$type": "a.b.c"}, "https://"]
 
 

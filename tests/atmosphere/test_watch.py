@@ -8,12 +8,13 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 from tests.scale import times
 
 import shoal
-from shoal.atmosphere import AtUri, Cid, Event, Followed
+from shoal.atmosphere import AtUri, Cid, Event, Followed, Patience
 from shoal.errors import AtmosphereError, OptionError
 from shoal.local import LocalIndex
 
@@ -27,6 +28,14 @@ client.watch(pds, handles=[did], on_event=lambda event: print("event", flush=Tru
 """
 
 
+def follow(client, handle, events, **options):
+    """Follow until so many events came; returns how many did."""
+    count, ends = 0, time.monotonic() + 60
+    while count < events and time.monotonic() < ends:
+        count += client.watch(handles=[handle], idle=0.1, **options)
+    return count
+
+
 def labels_of(client, made, count, first=0):
     """Publish many small records, quickly."""
     value = {"$type": "science.alt.dataset.label", "datasetUri": str(made), "createdAt": "2026-01-01T00:00:00Z"}
@@ -37,30 +46,30 @@ def labels_of(client, made, count, first=0):
 
 def test_what_is_followed_is_found(alice, bob, pds, folder):
     made = alice.publish_dataset(folder, name="pets", description="small animals", tags=["fur"])
-    bob.watch(handles=[alice.handle], idle=0.3)
+    follow(bob, alice.handle, 2)
     assert bob.search("small fur") == [made]
     assert bob.search("small feathers") == []
     assert bob.search("100%") == bob.search("_") == []
     assert bob.followed.accounts() == [alice.did]
     events = []
     alice.publish_label("best", made.uri)
-    assert bob.watch(handles=[alice.handle], idle=0.3, on_event=events.append) == 1
+    assert follow(bob, alice.handle, 1, on_event=events.append) == 1
     assert [(event.action, event.uri.collection) for event in events] == [("create", "science.alt.dataset.label")]
     alice.publish_dataset(folder, name="pets", license="CC0-1.0")
     alice.delete(next(alice.list_labels()).uri)
     events.clear()
-    assert bob.watch(handles=[alice.handle], idle=0.3, on_event=events.append) == 2
+    assert follow(bob, alice.handle, 2, on_event=events.append) == 2
     assert [event.action for event in events] == ["update", "delete"]
     assert bob.search("CC0-1.0") == [alice.get_dataset(str(made.uri))]
     alice.delete(made.uri)
-    assert bob.watch(handles=[alice.handle], idle=0.3) == 1
+    assert follow(bob, alice.handle, 1) == 1
     assert bob.search("") == []
 
 
 def test_records_that_came_by_the_stream_are_those_that_were_written(alice, bob, folder, pds):
-    bob.watch(handles=[alice.handle], idle=0.2)  # from here on by the stream
+    bob.watch(handles=[alice.handle], idle=0.1)  # nothing is there yet: from here on by the stream
     made = alice.publish_dataset(folder, name="pets", metadata={"x": [1, 2.5, b"bytes"]})
-    bob.watch(handles=[alice.handle], idle=0.3)
+    follow(bob, alice.handle, 2)
     assert bob.followed.search("pets") == [made]
     assert made.metadata["x"] == [1, 2.5, b"bytes"]
 
@@ -70,7 +79,7 @@ def test_a_whole_server_is_followed(alice, pds, connect, new_handle, folder):
     alice.publish_dataset(folder, name="pets-of-alice")
     other.publish_dataset(folder, name="pets-of-the-other")
     bob = connect(pds)
-    bob.watch(idle=0.3)
+    bob.watch(idle=0.1)
     assert {one.name for one in bob.search("pets-of")} == {"pets-of-alice", "pets-of-the-other"}
 
 
@@ -95,7 +104,9 @@ def test_killed_and_restarted_no_event_is_missed_and_none_doubled(alice, pds, pl
         Followed(path) as followed,
         shoal.atmosphere.AtmosphereClient(pds.url, plc, allow_private=True, followed=followed) as client,
     ):
-        client.watch(pds.url, handles=[alice.did], idle=0.5)
+        ends = time.monotonic() + 60
+        while time.monotonic() < ends and len(followed.events(pds.url)) < kills * each:
+            client.watch(pds.url, handles=[alice.did], idle=0.2)
         seen = [uri for _, _, uri in followed.events(pds.url)]
         held = {str(one.uri) for one in alice.list_labels()}
         assert len(held) == kills * each
@@ -125,7 +136,7 @@ def test_an_old_word_does_not_undo_a_newer_one(tmp_path):
 def test_what_cannot_be_followed_says_so(bob, plc, connect, tmp_path):
     with pytest.raises(OptionError, match="there is nothing to follow"):
         connect(None).watch()
-    nowhere = connect("http://127.0.0.1:9")
+    nowhere = connect("http://127.0.0.1:9", patience=Patience(tries=1))
     nowhere.followed.apply("http://127.0.0.1:9", 1, "", ())
     with pytest.raises(AtmosphereError, match="the stream cannot be read"):
         nowhere.watch("http://127.0.0.1:9")
@@ -138,19 +149,19 @@ def test_what_cannot_be_followed_says_so(bob, plc, connect, tmp_path):
 def test_the_local_index_is_filled(alice, bob, folder, tmp_path):
     with LocalIndex(tmp_path / "index.db") as index:
         made = alice.publish_dataset(folder, name="pets", description="small animals", tags=["fur"])
-        bob.watch(handles=[alice.handle], index=index, idle=0.3)
+        follow(bob, alice.handle, 2, index=index)
         [entry] = index.search("animals", tags=["fur"])
         assert (entry.name, entry.samples, entry.metadata["uri"]) == (f"{alice.handle}/pets", 20, str(made.uri))
         assert entry.schema_ref == made.schema_ref
         assert list(entry.checksums.values()) == [blob.checksum.digest for blob in made.storage.blobs]
         other = alice.publish_dataset(folder, name="more pets!", description="small animals")
-        bob.watch(handles=[alice.handle], index=index, idle=0.3)
+        follow(bob, alice.handle, 1, index=index)
         assert {entry.name for entry in index.search("animals")} == {entry.name, f"{alice.handle}/more-pets"}
         before = index.history(f"{alice.handle}/pets")
         with Followed(tmp_path / "other.db") as anew:  # the same events once more change nothing
             bob._followed = anew
-            bob.watch(handles=[alice.handle], index=index, idle=0.3)
+            follow(bob, alice.handle, 3, index=index)
             assert index.history(f"{alice.handle}/pets") == before
             alice.delete(other.uri)
-            bob.watch(handles=[alice.handle], index=index, idle=0.3)
+            follow(bob, alice.handle, 1, index=index)
         assert [entry.name for entry in index.search("animals")] == [f"{alice.handle}/pets"]

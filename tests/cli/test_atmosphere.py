@@ -61,9 +61,9 @@ def test_the_whole_story(shell, new_handle, folder, tmp_path, monkeypatch):  # n
     ]
     assert "2 shards of pets" in shell("pull", made["uri"], tmp_path / "copy").out
 
-    assert "known" in shell("atmosphere", "watch", handle, "--idle", "0.3").out
+    assert "known" in shell("atmosphere", "watch", handle, "--idle", "0.1").out
     assert made["uri"] in shell("find", "fur").out
-    assert shell("atmosphere", "watch", handle, "--idle", "0.2", "--json").json["events"] == 0
+    assert shell("atmosphere", "watch", handle, "--idle", "0.1", "--json").json["records"] == 3
 
     assert shell("login", "--forget").code == 0
     assert not os.path.exists(path)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 AXE = Path(__file__).parent / "node_modules" / "axe-core" / "axe.min.js"
-PAGES = ["/", "/?where=dept%20%3E%203", "/sample/3", "/columns", "/shards", "/schema", "/lenses", "/sample/999"]
+PAGES = ["/", "/?where=dept%20%3E%203", "/sample/3", "/columns", "/shards", "/schema", "/sample/999"]
 IN_DARK = ["/", "/?where=dept%20%3E%203", "/sample/3", "/shards"]
 """Dark differs by its colours only: all of them are on these pages."""
 

@@ -27,7 +27,7 @@ COLLECTIONS = (ENTRY, SCHEMA, LABEL, LENS, LENS_VERIFICATION, *LEGACY_ENTRIES, *
 """The kinds of records that are followed."""
 _METHOD = "com.atproto.sync.subscribeRepos"
 _MOST_FRAME = 16 << 20
-_TICK = 0.25
+_TICK = 0.1
 """Seconds between looks whether to stop."""
 _SAVE_EVERY = 200
 """Events of others that pass before the cursor is written down: to see them again costs nothing."""
@@ -158,6 +158,7 @@ class _Follower:
         place = self._service.replace("http", "ws", 1).rstrip("/")
         uri = f"{place}/xrpc/{_METHOD}?{urlencode({'cursor': cursor})}"
         with connect(uri, max_size=_MOST_FRAME, close_timeout=0.2, proxy=None) as stream:
+            self._heard = time.monotonic()
             while not self._over():
                 try:
                     frame = stream.recv(_TICK)

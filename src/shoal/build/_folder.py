@@ -63,7 +63,7 @@ def _look_into(root: str, below: str, left_out: str | None, found: list[File]) -
 
 def kind_of_folder(root: str, files: Sequence[File]) -> str | None:
     """``imagefolder`` or ``folder``; None where there may be files of a format: then somebody else must look."""
-    endings = {os.path.splitext(path)[1].lower() for path, _, _ in files}
+    endings = {ending.lower() for ending in {path[path.rfind(".") :] for path, _, _ in files}}
     known = any(detect_name(f"a{ending}") is not None for ending in endings)
     if known or any(path == "index.json" for path, _, _ in files) or load_manifest(root) is not None:
         return None
@@ -108,24 +108,31 @@ class FolderItems(ItemsOf):
 
     def _grouped(self, files: Sequence[File], rule: KeyRule) -> dict[str, list[tuple[str, str, int]]]:
         groups: dict[str, list[tuple[str, str, int]]] = {}
+        plain = rule == WEBDATASET_RULE
         for path, size, _ in files:
-            pair = split_name(path, rule)
-            if pair is None:
+            dot = path.find(".", at := path.rfind("/") + 1)
+            if dot > at and plain and not path.startswith("__"):  # as the rule has it, but quicker
+                key, field = path[:dot], path[dot + 1 :].lower()
+            elif (pair := split_name(path, rule)) is not None:
+                key, field = pair
+            else:
                 self.skipped.append(path)
                 continue
-            key, field = pair
-            fields = groups.setdefault(key, [])
+            fields = groups.get(key)
+            if fields is None:
+                groups[key] = [(field, path, size)]
+                continue
             if any(field == other for other, _, _ in fields):
                 both = f"{next(other for name, other, _ in fields if name == field)} and {path}"
                 raise WriteError("two files would be one field of one sample", found=both, key=key, field=field)
-            if rule.folders == "flatten" and fields and os.path.dirname(fields[0][1]) != os.path.dirname(path):
+            if rule.folders == "flatten" and os.path.dirname(fields[0][1]) != os.path.dirname(path):
                 both = f"{fields[0][1]} and {path}"
                 raise WriteError("without folders two samples would be one", found=both, key=key)
             fields.append((field, path, size))
         if not groups:
             expected = "files such as 0001.jpg"
             raise WriteError("there are no files that make samples", expected=expected, found=self._root)
-        return {key: sorted(groups[key]) for key in sorted(groups)}
+        return {key: own if len(own := groups[key]) == 1 else sorted(own) for key in sorted(groups)}
 
     def __len__(self) -> int:
         return len(self._keys)

@@ -59,5 +59,6 @@ const stop = async () => {
   process.exit(0)
 }
 process.on('SIGTERM', stop)
+process.stdin.on('end', () => process.exit(1)).resume() // whoever started it is gone
 process.on('SIGINT', stop)
 console.log(JSON.stringify({ kind, port: Number(port), pid: process.pid }))

@@ -70,8 +70,9 @@ if (where) {
   const ask = async () => {
     const number = ++asked, at = where.selectionStart;
     const answer = await fetch(`/suggest?where=${encodeURIComponent(where.value)}&at=${at}`, { credentials: "same-origin" });
-    if (number !== asked || !answer.ok || document.activeElement !== where) return;
-    ({ start, found } = await answer.json());
+    const told = answer.ok ? await answer.json() : null;
+    if (number !== asked || !told || document.activeElement !== where) return;  // after the last wait: more may be written by now
+    ({ start, found } = told);
     show();
   };
   const take = (at) => {
