@@ -73,7 +73,7 @@ def test_a_framework_would_be_seen():
     assert foreign(loaded_by("import shoal, PIL.Image")) == {"PIL"}
 
 
-@pytest.mark.parametrize("statement, limit", [("import shoal", MILLISECONDS), (EVERY_NAME, 2 * MILLISECONDS)])
+@pytest.mark.parametrize("statement, limit", [("import shoal", MILLISECONDS), (EVERY_NAME, 3 * MILLISECONDS)])
 def test_import_takes_little_time(statement, limit):
     # CPU time of the one process, the best of several: other work on the machine can only add to it.
     code = f"""

@@ -18,6 +18,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
 NAMES = [command.__name__ for command in COMMANDS]
 NETWORK = ("login", "publish", "find", "pull")
 """Commands that are about accounts, tested beside the network."""
+WRITING = ("pack", "unpack", "convert", "build", "reshard", "merge")
+"""Commands whose last argument is where to."""
 CLICK = typer.main.get_command(app)
 GROUPS = [name for name, command in CLICK.commands.items() if hasattr(command, "commands")]
 """Commands that have commands, each tested beside what it is about."""
@@ -116,7 +118,7 @@ def test_no_command_at_all_shows_the_help(run):
 def arguments(name: str, path: object, tmp_path: Path) -> list[object]:
     """The arguments that make a command look at ``path``."""
     out = [tmp_path / "out"]
-    return [name, path, *{"cat": ["0"], "pack": out, "unpack": out, "convert": out}.get(name, [])]
+    return [name, path, *(["0"] if name == "cat" else out if name in WRITING else [])]
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in NETWORK])

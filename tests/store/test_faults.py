@@ -181,10 +181,11 @@ def test_an_object_replaced_between_a_break_and_its_repair_is_an_error(proxy, ur
 @pytest.mark.parametrize("kind", ["hang", "drip"])
 def test_a_server_that_does_not_go_on_is_given_up(proxy, url, kind):
     configure(url, timeout=0.4, retries=1)
+    reader = store_for(url).open(url)
     proxy.faults.append(Fault(kind, times=100, after=1000, seconds=30 if kind == "hang" else 0.05))
     start = time.monotonic()
     with pytest.raises(StoreTimeoutError) as caught:
-        store_for(url).open(url).read(0, 100_000)
+        reader.read(0, 100_000)
     assert isinstance(caught.value, TimeoutError)
     assert time.monotonic() - start < 20
     assert proxy.happened == {kind: 2}
@@ -192,8 +193,9 @@ def test_a_server_that_does_not_go_on_is_given_up(proxy, url, kind):
 
 def test_a_slow_drip_is_overtaken_by_asking_again(proxy, url):
     configure(url, timeout=0.5)
+    reader = store_for(url).open(url)
     proxy.faults.append(Fault("drip", times=1, after=1000, seconds=0.1))
-    assert store_for(url).open(url).read(0, 5000) == DATA[:5000]
+    assert reader.read(0, 5000) == DATA[:5000]
 
 
 def test_a_server_that_is_not_there_is_an_error_soon():

@@ -71,7 +71,7 @@ def test_tensorflow_reads_records_of_a_bucket(s3, tmp_path):
 
 
 def test_objects_are_shuffled_each_once_by_the_seed(s3):
-    """Two runs with one seed are equal, with two they differ, and nothing is lost or doubled: seed 004, in full in soak."""
+    """Two runs with one seed are equal, two seeds differ, nothing is lost or doubled: seed 004, in full in soak."""
     count = times(1500, 10_000)
     shoal.store.put_many((f"{s3}/{number:05d}.bin", number.to_bytes(4, "little")) for number in range(count))
     dataset = RawDataset(s3)

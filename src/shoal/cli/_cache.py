@@ -22,7 +22,7 @@ cache_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Show and clear the local copies of far shards, which `cache=` makes.",
+    help="Show and clear the local copies of far shards.",
 )
 
 

@@ -37,7 +37,9 @@ def view(
     browser: Annotated[bool, typer.Option("--browser", help="Open the page in the browser.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Look at a dataset in the browser: samples, columns, shards, schema, lenses, a build while it runs.
+    """Look at a dataset in the browser.
+
+    Samples, columns, shards, schema, lenses, and a build while it runs.
 
     Prints a link with a token and serves the page until Ctrl-C. Only this machine can reach it, unless --share says
     by which address others can. Shards are never downloaded: what is shown is read by range.
