@@ -23,17 +23,17 @@ NPM := tests/viewer tests/atmosphere/pds
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check format bench docs dist soak fuzz clean system
+.PHONY: help setup demo test check format bench docs dist soak fuzz clean ready system
 
 help: ## list the jobs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-setup: $(VENV)/full.stamp $(VENV)/npm.stamp ## install everything for development into .venv
+setup: ready ## install everything for development into .venv
 
 demo: $(VENV)/demo.stamp ## see it work: pack, query, read in order and at random, timed beside webdataset
 	@$(BIN)/python examples/demo.py $(ARGS)
 
-test: $(VENV)/full.stamp $(VENV)/npm.stamp ## run every test, on two processes (ARGS="-k name" for some)
+test: ready ## run every test, on two processes (ARGS="-k name" for some)
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 check: $(VENV)/full.stamp ## ruff, mypy --strict, pyright
@@ -63,7 +63,7 @@ dist: $(VENV)/full.stamp ## build wheel and source archive, check them, and try 
 	@rm -rf dist/venv
 	@ls dist/*
 
-soak: $(VENV)/full.stamp $(VENV)/npm.stamp ## run the tests that leave something to chance, as often as the issues ask (about an hour)
+soak: ready ## run the tests that leave something to chance, as often as the issues ask (about an hour)
 	@SHOAL_SOAK=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal --timeout=3600 $(ARGS)
 
 fuzz: $(VENV)/fuzz.stamp ## feed damaged archives to the tar reader for FUZZ_SECONDS (60)
@@ -81,10 +81,14 @@ $(VENV)/demo.stamp: pyproject.toml Makefile | $(BIN)/python
 	@$(PIP) -e '.[images]' webdataset
 	@touch $@
 
-$(VENV)/full.stamp: pyproject.toml Makefile | system $(BIN)/python
+$(VENV)/full.stamp: pyproject.toml Makefile | $(BIN)/python
 	@echo "installing the development tools into $(VENV) (a few minutes, once)"
 	@$(PIP) -e '.[test,check,docs]' build twine '$(TORCH)'
 	@touch $@
+
+# Packages of Python, of the system and of npm side by side: each waits for something else.
+ready: | $(BIN)/python
+	@$(MAKE) --no-print-directory -j3 $(VENV)/full.stamp $(VENV)/npm.stamp system
 
 # Each folder has a package.json and a lock file that names versions and their checksums.
 $(VENV)/npm.stamp: $(addsuffix /package-lock.json,$(NPM)) | system $(BIN)/python

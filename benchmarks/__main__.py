@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from . import (
+    build_imagefolder,
     catalog,
     formats_read,
     index_foreign,
@@ -17,6 +18,9 @@ from . import (
     plan_huge,
     read_random,
     read_sequential,
+    remote_read,
+    remote_write,
+    reshard,
     torch_input,
     typed_batches,
     viewer_million,
@@ -41,6 +45,10 @@ QUESTIONS = (
     loader_autotune,
     torch_input,
     formats_read,
+    remote_read,
+    remote_write,
+    build_imagefolder,
+    reshard,
     plaid_backends,
     viewer_million,
 )

@@ -33,7 +33,7 @@ hub_app = typer.Typer(
 def reach(
     endpoint: Annotated[str | None, typer.Option("--endpoint", metavar="URL", help="Of another hub.")] = None,
 ) -> None:
-    """Push datasets to the Hugging Face Hub and fetch them, or parts of them.
+    """Push datasets to the Hugging Face Hub and fetch them.
 
     To look at one nothing needs to be fetched: every command takes hf://datasets/org/name as PATH. The token comes
     from HF_TOKEN or `hf auth login`, never from the command line.
