@@ -16,6 +16,8 @@ import pytest
 import yaml
 from tests.atmosphere.servers import page_network
 
+from shoal.store import _options
+
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src"
 DOCS = ROOT / "docs"
@@ -74,6 +76,12 @@ def page_name(path: Path) -> str:
 
 def module_name(path: Path) -> str:
     return ".".join(path.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__")
+
+
+@pytest.fixture(autouse=True)
+def _own_options(monkeypatch):
+    """What a page configures is gone after it."""
+    monkeypatch.setattr(_options, "_CHOSEN", {})
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if any(b.runs for b in blocks(p.read_text("utf-8")))], ids=page_name)

@@ -756,7 +756,6 @@ def test_a_resolver_that_breaks_its_promise(folder):
 @pytest.mark.parametrize(
     "reference, match",
     [
-        ("at://did:plc:x/y/z", r"at:// references.*shoal\[atmosphere\]"),
         ("@user/data", r"@ references.*shoal\[atmosphere\]"),
         ("odd://x", r"odd:// references.*shoal\.resolvers.*register_resolver"),
     ],

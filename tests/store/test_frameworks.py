@@ -72,13 +72,13 @@ def test_tensorflow_reads_records_of_a_bucket(s3, tmp_path):
 
 def test_objects_are_shuffled_each_once_by_the_seed(s3):
     """Two runs with one seed are equal, two seeds differ, nothing is lost or doubled: seed 004, in full in soak."""
-    count = times(1500, 10_000)
+    count = times(500, 10_000)
     shoal.store.put_many((f"{s3}/{number:05d}.bin", number.to_bytes(4, "little")) for number in range(count))
     dataset = RawDataset(s3)
     assert len(dataset) == count
 
     def order(seed: int) -> list[int]:
-        loader = dataset.loader(batch_size=500, shuffle=True, seed=seed, num_workers=8)
+        loader = dataset.loader(batch_size=100, shuffle=True, seed=seed, num_workers=8)
         fields = [name for name in dataset[0] if not name.startswith("__")]
         return [int.from_bytes(data, "little") for batch in loader for data in batch[fields[0]]]
 
@@ -86,4 +86,4 @@ def test_objects_are_shuffled_each_once_by_the_seed(s3):
     assert sorted(first) == list(range(count))
     assert first == order(1)
     assert first != order(2)
-    assert np.abs(np.corrcoef(first, np.arange(count))[0, 1]) < 0.1
+    assert np.abs(np.corrcoef(first, np.arange(count))[0, 1]) < 0.2

@@ -210,8 +210,12 @@ def stream_shards(
 
     Example:
         >>> from shoal.formats import webdataset
-        >>> _ = webdataset.write("memory://doc/many/a-%03d.tar", ({"txt": str(n)} for n in range(6)), max_samples=1)
-        >>> epochs = [webdataset.stream_shards("memory://doc/many/*.tar", shuffle=True, epoch=e) for e in (0, 1)]
+        >>> _ = webdataset.write(
+        ...     "memory://doc/stream_shards/a-%03d.tar", ({"txt": str(n)} for n in range(6)), max_samples=1
+        ... )
+        >>> epochs = [
+        ...     webdataset.stream_shards("memory://doc/stream_shards/*.tar", shuffle=True, epoch=e) for e in (0, 1)
+        ... ]
         >>> ["".join(sample["txt"] for sample in samples) for samples in epochs]
         ['051234', '514302']
     """

@@ -7,10 +7,12 @@ copied. ``DataLoader`` here works on threads. ``TorchIterableDataset`` is for pr
 
 from __future__ import annotations
 
+import importlib
+
 from shoal.errors import MissingExtraError
 
 try:
-    import torch as _torch  # noqa: F401 - to say what is missing before anything else does
+    importlib.import_module("torch")  # to say what is missing before anything else does
 except ImportError as error:
     raise MissingExtraError(
         "the package torch cannot be imported", found=error, hint="pip install 'shoal[torch]'"

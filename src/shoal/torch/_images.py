@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -75,8 +76,8 @@ def _resized(images: Any, size: tuple[int, ...]) -> Any:
 
 def _torchvision() -> Any:
     try:
-        import torchvision.io
+        io: Any = importlib.import_module("torchvision.io")
     except ImportError as error:
         hint = "pip install torchvision, of the release that goes with your torch"
         raise MissingExtraError("the package torchvision cannot be imported", found=error, hint=hint) from error
-    return torchvision.io
+    return io
