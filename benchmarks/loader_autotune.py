@@ -43,9 +43,9 @@ def _jpeg(workers: Any, prefetch: Any) -> Iterator[int]:
 
 
 WORK = (
-    ("raw", _raw, loader_raw.raw_tars, 2.0),
-    ("typed", _typed, loader_typed.typed_tars, 2.0),
-    ("pictures", _jpeg, loader_jpeg.picture_tars, 6.0),
+    ("raw", _raw, loader_raw.raw_tars, 4.0),
+    ("typed", _typed, loader_typed.typed_tars, 4.0),
+    ("pictures", _jpeg, loader_jpeg.picture_tars, 12.0),
 )
 """What is loaded, its files, and the seconds that autotune is given to try its settings: some dozens of batches."""
 

@@ -172,7 +172,7 @@ class _Search:
             for turn in range(_ROUNDS):  # now forward, now back: what changes slowly favours none
                 yield from near if turn % 2 else reversed(near)
         best = max(near, key=lambda setting: self._score(setting, near))
-        self.is_over, self.rate = True, self._last(best)
+        self.is_over, self.rate = True, max(self._rates[best])  # another may have been disturbed
         yield best
 
     def _around(self, most: int) -> Iterator[int]:
