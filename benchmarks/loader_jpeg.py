@@ -178,7 +178,8 @@ def _bare(threads: int) -> Iterator[int]:
         while True:
             time.sleep(0.02)
             now = sum(counts)
-            yield now - seen
+            if now > seen:
+                yield now - seen
             seen = now
     finally:
         stop.set()
