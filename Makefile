@@ -1,4 +1,4 @@
-# One command per job. `make` alone lists them. Needs Python 3.11 or newer, pip and make, and nothing else.
+# One command per job. `make` alone lists them. Needs Python 3.11 or newer, pip and make; tests need APT too.
 
 PYTHON ?= python3
 VENV   ?= .venv

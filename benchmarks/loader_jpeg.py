@@ -35,7 +35,7 @@ from ._loader_table import HEADER, loader_rows
 from ._loader_turns import Loader, take_turns
 from ._measure import Question
 
-__all__ = ["LOADERS", "decoded", "decoded_sample", "picture_tars", "run"]
+__all__ = ["LOADERS", "decoded", "decoded_sample", "grouped", "picture_tars", "run"]
 
 BATCH = 64
 SHARDS = 8
@@ -149,10 +149,11 @@ def _huggingface(workers: int) -> Iterator[int]:
 
 
 def _spdl() -> Iterator[int]:
-    yield from _counted(spdl_batches(picture_tars(), BATCH, _columns, decoded_sample, _grouped))
+    yield from _counted(spdl_batches(picture_tars(), BATCH, _columns, decoded_sample, grouped))
 
 
-def _grouped(members: Iterable[tuple[str, memoryview]]) -> list[dict[str, bytes]]:
+def grouped(members: Iterable[tuple[str, memoryview]]) -> list[dict[str, bytes]]:
+    """The samples of a shard, for SPDL."""
     found = [(name.rpartition(".")[2], bytes(view)) for name, view in members]
     return [dict(found[at : at + 2]) for at in range(0, len(found), 2)]
 

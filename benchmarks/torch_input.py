@@ -19,7 +19,7 @@ from ._loader_table import HEADER, loader_rows
 from ._loader_turns import Loader, take_turns
 from ._measure import Question
 from .loader_jpeg import LOADERS as PICTURE_LOADERS
-from .loader_jpeg import SAMPLES, SIDE, decoded, picture_tars
+from .loader_jpeg import SAMPLES, SIDE, decoded, grouped, picture_tars
 
 __all__ = ["LOADERS", "run"]
 
@@ -88,12 +88,7 @@ def _files() -> Iterator[int]:
 
 
 def _spdl() -> Iterator[int]:
-    yield from _counted(spdl_batches(picture_tars(), BATCH, _tensors, _sample, _grouped))
-
-
-def _grouped(members: Iterable[tuple[str, memoryview]]) -> list[dict[str, bytes]]:
-    found = [(name.rpartition(".")[2], bytes(view)) for name, view in members]
-    return [dict(found[at : at + 2]) for at in range(0, len(found), 2)]
+    yield from _counted(spdl_batches(picture_tars(), BATCH, _tensors, _sample, grouped))
 
 
 LOADERS = (

@@ -8,15 +8,14 @@ is needed.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import quote
 
-from shoal.errors import ObjectNotFoundError, StoreError
+from shoal.errors import ObjectNotFoundError
 from shoal.schema import Schema, schema_to_json
 from shoal.shard import Manifest, ShardRecord, save_manifest, split_of
-from shoal.store import ObjectInfo, ObjectReader, ObjectWriter, join_url, register_store, store_for
+from shoal.store import ObjectInfo, ObjectReader, ReadOnlyStore, RenamedReader, join_url, register_store, store_for
 
 from ._fetch import RemoteShard
 
@@ -49,21 +48,11 @@ class _Held:
     fetcher: Fetcher
 
 
-class _Renamed:
-    """A file's reader under the shard's own URL and version."""
-
-    def __init__(self, reader: ObjectReader, info: ObjectInfo) -> None:
-        self.info = info
-        self._reader = reader
-        self.read = reader.read
-        self.read_many = reader.read_many
-        self.close = reader.close
-
-
-class _PublishedStore:
+class _PublishedStore(ReadOnlyStore):
     """All published datasets that this process has opened."""
 
     def __init__(self) -> None:
+        super().__init__("a published dataset is only read", "`shoal pull` makes a copy of it")
         self._held: dict[str, _Held] = {}
         self._locks: dict[str, threading.Lock] = {}
         self._lock = threading.Lock()
@@ -99,7 +88,7 @@ class _PublishedStore:
             return store_for(_MEMORY).open(_in_memory(url))
         path, held = self._path(url)
         reader = store_for(path).open(path)
-        return _Renamed(reader, ObjectInfo(url, reader.info.size, held.shard.checksum.digest))
+        return RenamedReader(reader, ObjectInfo(url, reader.info.size, held.shard.checksum.digest))
 
     def read_all(self, url: str) -> bytes:
         if _is_sidecar(url):
@@ -107,33 +96,8 @@ class _PublishedStore:
         path, _ = self._path(url)
         return store_for(path).read_all(path)
 
-    def list(self, url: str, depth: int | None = None) -> Iterator[ObjectInfo]:
-        folder = url.rstrip("/") + "/"
-        for name in sorted(name for name in self._held if name.startswith(folder)):
-            if depth is None or name.count("/", len(folder)) < depth:
-                yield self.info(name)
-
-    def is_folder(self, url: str) -> bool:
-        return any(name.startswith(url.rstrip("/") + "/") for name in list(self._held))
-
-    def create(self, url: str) -> ObjectWriter:
-        raise _read_only(url)
-
-    def write_all(self, url: str, data: bytes) -> ObjectInfo:
-        raise _read_only(url)
-
-    def append(self, url: str, data: bytes) -> None:
-        raise _read_only(url)
-
-    def delete(self, url: str) -> None:
-        raise _read_only(url)
-
-    def move(self, url: str, target: str) -> None:
-        raise _read_only(url)
-
-
-def _read_only(url: str) -> StoreError:
-    return StoreError("a published dataset is only read", found=url, hint="`shoal pull` makes a copy of it")
+    def urls(self) -> list[str]:
+        return list(self._held)
 
 
 def _is_sidecar(url: str) -> bool:

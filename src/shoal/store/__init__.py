@@ -26,6 +26,7 @@ from ._parallel import submit
 from ._pattern import expand_braces, expand_pattern, number_in_name, numbered_name
 from ._pulled import PulledReader
 from ._ranges import RangePlan, cut_range, plan_ranges
+from ._read_only import ReadOnlyStore, RenamedReader
 from ._route import is_far, register_store, store_for
 from ._traffic import OpLog, Statistics, op_log, statistics
 from ._transfer import Progress, Transferred, copy, download, upload
@@ -60,6 +61,8 @@ __all__ = [
     "Progress",
     "PulledReader",
     "RangePlan",
+    "ReadOnlyStore",
+    "RenamedReader",
     "ScatterReader",
     "Segment",
     "Statistics",

@@ -10,14 +10,13 @@ import itertools
 import os
 import threading
 import weakref
-from collections.abc import Iterator
 from typing import IO, Any
 from urllib.parse import quote
 
 from shoal.errors import ObjectNotFoundError, ShoalError, StoreError
 from shoal.protocols import DataSource
 from shoal.shard import WEBDATASET_RULE, KeyRule, ShardRef, ShardSource
-from shoal.store import ObjectInfo, ObjectReader, ObjectWriter, join_url, register_store, store_for
+from shoal.store import ObjectInfo, ObjectReader, ReadOnlyStore, RenamedReader, join_url, register_store, store_for
 
 __all__ = ["SCHEME", "source_from_data_source", "urls_of"]
 
@@ -116,21 +115,11 @@ def _version(path: str) -> str:
     return f"{os.path.abspath(path)}:{facts.st_ino}:{facts.st_mtime_ns}"
 
 
-class _Renamed:
-    """A file's reader under the shard's own URL and version."""
-
-    def __init__(self, reader: ObjectReader, info: ObjectInfo) -> None:
-        self.info = info
-        self._reader = reader
-        self.read = reader.read
-        self.read_many = reader.read_many
-        self.close = reader.close
-
-
-class _DataSourceStore:
+class _DataSourceStore(ReadOnlyStore):
     """All data sources of this process: ``data-source://3/name`` is a shard of the third."""
 
     def __init__(self) -> None:
+        super().__init__("a data source is only read", "write to a path, or to a URL of a store")
         self._numbers = itertools.count()
         self._sources: dict[str, _Mounted] = {}
         self._shards: dict[str, tuple[_Mounted, str]] = {}
@@ -164,39 +153,14 @@ class _DataSourceStore:
 
     def open(self, url: str) -> ObjectReader:
         path, info = self._file(url)
-        return _Renamed(store_for(path).open(path), info)
+        return RenamedReader(store_for(path).open(path), info)
 
     def read_all(self, url: str) -> bytes:
         path, _ = self._file(url)
         return store_for(path).read_all(path)
 
-    def list(self, url: str, depth: int | None = None) -> Iterator[ObjectInfo]:
-        folder = url.rstrip("/") + "/"
-        for name in sorted(name for name in self._shards if name.startswith(folder)):
-            if depth is None or name.count("/", len(folder)) < depth:
-                yield self.info(name)
-
-    def is_folder(self, url: str) -> bool:
-        return any(name.startswith(url.rstrip("/") + "/") for name in self._shards)
-
-    def create(self, url: str) -> ObjectWriter:
-        raise _read_only(url)
-
-    def write_all(self, url: str, data: bytes) -> ObjectInfo:
-        raise _read_only(url)
-
-    def append(self, url: str, data: bytes) -> None:
-        raise _read_only(url)
-
-    def delete(self, url: str) -> None:
-        raise _read_only(url)
-
-    def move(self, url: str, target: str) -> None:
-        raise _read_only(url)
-
-
-def _read_only(url: str) -> StoreError:
-    return StoreError("a data source is only read", found=url, hint="write to a path, or to a URL of a store")
+    def urls(self) -> list[str]:
+        return list(self._shards)
 
 
 _STORE = _DataSourceStore()
