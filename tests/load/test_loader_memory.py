@@ -131,7 +131,7 @@ def test_nothing_grows_with_the_number_of_batches(chain: str, workers: int) -> N
     iterator = iter(loader)
     tracemalloc.start()
     peaks = []
-    for count in (150, 300):
+    for count in (150, 600):
         gc.collect()
         tracemalloc.reset_peak()
         for _ in islice(iterator, count):
@@ -139,8 +139,8 @@ def test_nothing_grows_with_the_number_of_batches(chain: str, workers: int) -> N
         peaks.append(tracemalloc.get_traced_memory()[1])
     tracemalloc.stop()
     iterator.close()
-    # At most what it was: the 300 batches have 2 MB at the least.
-    assert peaks[1] < 1.1 * peaks[0] + 300_000
+    # The 450 batches more would be 2.8 MB at the least. How many are on their way at a time is left to the threads.
+    assert peaks[1] < 1.1 * peaks[0] + 1_500_000
 
 
 def test_the_process_does_not_grow_with_the_number_of_batches() -> None:
