@@ -427,10 +427,10 @@ class TestMaxSamples:
     def test_reading_stops_early(self, counting):
         store = counting(make_tar([(f"{n:02d}.jpg", bytes(1 << 20)) for n in range(30)]))
         assert len(list(webdataset.stream("counted://a.tar", max_samples=2))) == 2
-        assert store.bytes_read < 8 << 20
+        assert store.bytes_read < 9 << 20  # two members, the header behind them, and what was read ahead: not 30 MB
         store.bytes_read = 0
         assert len(webdataset.parse("counted://a.tar", max_samples=2, group="neighbours")) == 2
-        assert store.bytes_read < 8 << 20
+        assert store.bytes_read < 9 << 20
 
     def test_shards_that_are_not_needed_are_not_opened(self, tmp_path):
         path = write_tar(tmp_path / "a.tar", numbered(3))

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
+from concurrent.futures import Future
+from typing import Protocol, runtime_checkable
 
 from shoal.errors import StoreError
 from shoal.store import ObjectReader, read_forward
 
-__all__ = ["Feed", "ReaderFeed", "StreamFeed", "SupportsRead"]
+from ._beside import Beside
 
+__all__ = ["ExpectingFeed", "Feed", "ReaderFeed", "StreamFeed", "SupportsRead"]
+
+_WORTH_A_THREAD = 1 << 20
 _MOST_AT_ONCE = 1 << 22  # parts that are only passed by should not take the memory of a member
 
 
@@ -32,15 +36,43 @@ class Feed(Protocol):
         ...
 
 
+@runtime_checkable
+class ExpectingFeed(Feed, Protocol):
+    """A feed that can read what is wanted next while what it gave is worked on."""
+
+    def expect(self, position: int, length: int) -> None:
+        """Say which bytes will be asked for next."""
+        ...
+
+    def settle(self) -> None:
+        """Let go of what was expected and did not come to be asked for."""
+        ...
+
+
 class ReaderFeed:
-    """An open object: nothing is held between calls, but for what is read ahead of one that is far."""
+    """An open object: nothing is held between calls, but for what is expected, or read ahead of one that is far."""
 
     def __init__(self, reader: ObjectReader) -> None:
         self._reader = read_forward(reader)
+        self._is_near = self._reader is reader  # a far one reads ahead by itself
+        self._beside = Beside()
+        self._expected: tuple[int, int, Future[bytes]] | None = None
         self.size: int | None = reader.info.size
 
     def at(self, position: int, length: int) -> bytes:
+        expected, self._expected = self._expected, None
+        if expected is not None and expected[:2] == (position, length):
+            return expected[2].result()
         return self._reader.read(position, position + length)
+
+    def expect(self, position: int, length: int) -> None:
+        if self._is_near and self.size is not None and self.size - position >= _WORTH_A_THREAD:
+            reading = self._beside.start(self._reader.read, position, position + length)
+            self._expected = (position, length, reading)
+
+    def settle(self) -> None:
+        self._expected = None
+        self._beside.close()
 
 
 class StreamFeed:

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from shoal.errors import HeaderError, ShoalWarning, TarError, TruncatedError
 
 from ._entries import EXTENDED, Entries, read_entries
-from ._feed import Feed
+from ._feed import ExpectingFeed, Feed
 from ._header import BLOCK, parse_headers
 
 __all__ = ["Chunk", "Gap", "ScanOptions", "scan"]
@@ -93,6 +93,14 @@ def scan(
     that is told there instead, which unlike catching a warning is safe on several threads.
     """
     walk = _Walk(feed, options, Counter() if skipped is None else skipped, start, on_no_marker or _warn)
+    try:
+        yield from _chunks(walk, on_damage)
+    finally:
+        if isinstance(feed, ExpectingFeed):
+            feed.settle()
+
+
+def _chunks(walk: _Walk, on_damage: Callable[[TarError], None] | None) -> Iterator[Chunk | Gap]:
     while not walk.ended:
         try:
             chunk = walk.next_chunk()
@@ -122,6 +130,7 @@ class _Walk:
         on_no_marker: Callable[[str], object],
     ) -> None:
         self._feed = feed
+        self._expects = feed.expect if isinstance(feed, ExpectingFeed) else None
         self._options = options
         self._skipped = skipped
         self._on_no_marker = on_no_marker
@@ -131,6 +140,7 @@ class _Walk:
         self._behind_error: int | None = None
         self._at_marker = False
         self._zeros_until = 0
+        self._start = start
         self.position = start
         self.ended = False
 
@@ -158,7 +168,14 @@ class _Walk:
         self._behind_error = None if entries.error_stop is None else self.position + entries.error_stop
         base, self.position = self.position, self.position + entries.stop
         self._want = self._options.chunk_bytes
+        self._expect_next(entries, base)
         return self._chunk(entries, data, base) if entries.stop else None
+
+    def _expect_next(self, entries: Entries, base: int) -> None:
+        """Have the next bytes read while the caller is busy with these, unless it may want the first members only."""
+        goes_on = entries.stop and not (entries.error or entries.at_marker)
+        if self._expects is not None and goes_on and base > self._start:
+            self._expects(self.position, self._want)
 
     def _chunk(self, entries: Entries, data: bytes, base: int) -> Chunk:
         starts, offsets, sizes = (

@@ -11,6 +11,7 @@ import numpy as np
 
 from shoal.store import store_for
 
+from ._behind import WriteBehind
 from ._build import BLOCK_BYTES
 from ._compress import BlockCompressor
 from ._crc import crc32
@@ -56,7 +57,7 @@ class ShardFile:
         hashed: bool = False,
     ) -> None:
         keep_freed_memory()
-        self._sink = store_for(url).create(url)
+        self._sink = WriteBehind(store_for(url).create(url))
         self._compressor = None if compression is None else BlockCompressor(compression, level)
         self._compression = compression
         self._block_bytes = BLOCK_BYTES if compression is None else _COMPRESSED_BLOCK_BYTES
@@ -140,12 +141,13 @@ class ShardFile:
         """Finish the tar and show it under its name."""
         if self.size > self._block_offsets[-1]:
             self._cut()
-        rest = [self._gathered()] if len(self._block_crcs) < len(self._block_offsets) - 1 else []
-        for data in (*rest, self._end()):
-            self._sink.write(data)
-        self._sink.commit(durable=durable)
+        if len(self._block_crcs) < len(self._block_offsets) - 1:
+            self._sink.write(self._gathered())
+        end = self._end()
         facts = IndexFacts(self._stored, crc32(self._head), compression=self._compression)
         index = self._log.finish(facts, self._blocks())
+        self._sink.write(end)
+        self._sink.commit(durable=durable)
         return WrittenShard(
             index, self._log.field_totals(), self._stored, None if self._hash is None else self._hash.hexdigest()
         )

@@ -1,0 +1,53 @@
+"""Write one block while the next is made."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+from shoal.store import ObjectInfo, ObjectWriter
+
+from ._beside import Beside
+
+__all__ = ["WriteBehind"]
+
+_WORTH_A_THREAD = 1 << 20
+
+Buffer = bytes | bytearray | memoryview
+
+
+class WriteBehind:
+    """An object being written: a block is on its way while the caller makes the next.
+
+    One at a time is, so memory stays at two blocks. A block belongs to the writer from ``write`` on. What goes wrong
+    with it is raised by the next call.
+    """
+
+    def __init__(self, sink: ObjectWriter) -> None:
+        self._sink = sink
+        self._beside = Beside()
+        self._pending: Future[None] | None = None
+
+    def write(self, data: Buffer) -> None:
+        """Take a block."""
+        self._settle()
+        if len(data) < _WORTH_A_THREAD:
+            self._sink.write(data)
+        else:
+            self._pending = self._beside.start(self._sink.write, data)
+
+    def _settle(self) -> None:
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+    def commit(self, *, durable: bool = False) -> ObjectInfo:
+        """Show the object under its name, once all of it is written."""
+        self._settle()
+        self._beside.close()
+        return self._sink.commit(durable=durable)
+
+    def abort(self) -> None:
+        """Leave nothing behind."""
+        self._beside.close()  # first, so that nothing is written after the end
+        self._pending = None
+        self._sink.abort()
