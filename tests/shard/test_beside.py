@@ -56,9 +56,9 @@ def test_a_call_is_under_way_when_start_returns() -> None:
         return "done"
 
     started = beside.start(call)
-    assert not started.done()
+    assert not started.future.done()
     go.set()
-    assert started.result(10) == "done"
+    assert started.future.result(10) == "done"
     assert began.is_set()
     beside.close()
     assert not ours()
@@ -66,7 +66,7 @@ def test_a_call_is_under_way_when_start_returns() -> None:
 
 def test_no_thread_stays_when_it_is_forgotten() -> None:
     beside = Beside()
-    beside.start(int).result(10)
+    beside.start(int).future.result(10)
     threads = ours()
     assert threads
     del beside
@@ -156,3 +156,40 @@ def test_what_is_expected_is_what_is_read(tmp_path: pathlib.Path) -> None:
     assert feed.at(5 * MEGABYTE, 100) == data[5 * MEGABYTE : 5 * MEGABYTE + 100]  # another one after all
     feed.settle()
     assert not ours()
+
+
+def test_a_forked_child_goes_on_reading_and_leaves_the_shard_alone(tmp_path: pathlib.Path) -> None:
+    large_tar(tmp_path / "a.tar")
+    command = [sys.executable, "-W", "ignore", "-c", FORKED, str(tmp_path / "a.tar"), str(tmp_path / "b-%06d.tar")]
+    found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert found.stdout.splitlines() == [
+        "child: 40 members, a shard is finished by the process that began it; open a writer in each process",
+        "parent: 40 members, 100 samples",
+    ]
+
+
+FORKED = """
+import os, sys
+import shoal
+from shoal.shard import ReaderFeed, scan
+from shoal.store import store_for
+
+walk = scan(ReaderFeed(store_for(sys.argv[1]).open(sys.argv[1])))
+before = sum(len(next(walk).names) for _ in range(2))
+writer = shoal.ShardWriter(sys.argv[2])
+for number in range(50):
+    writer.write({"__key__": f"{number:04d}", "bin": bytes(100_000)})
+child = os.fork()
+members = before + sum(len(chunk.names) for chunk in walk)
+try:
+    for number in range(50, 100):
+        writer.write({"__key__": f"{number:04d}", "bin": bytes(100_000)})
+    writer.close()
+    told = f"{len(shoal.Dataset(writer.urls))} samples"
+except shoal.errors.WriteError as error:
+    told = str(error)
+if child:
+    os.waitpid(child, 0)
+print(f"{'parent' if child else 'child'}: {members} members, {told}", flush=True)
+os._exit(0)
+"""

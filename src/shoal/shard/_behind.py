@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
+import os
 
+from shoal.errors import WriteError
 from shoal.store import ObjectInfo, ObjectWriter
 
-from ._beside import Beside
+from ._beside import Beside, Started
 
 __all__ = ["WriteBehind"]
 
@@ -24,8 +25,9 @@ class WriteBehind:
 
     def __init__(self, sink: ObjectWriter) -> None:
         self._sink = sink
+        self._process = os.getpid()
         self._beside = Beside()
-        self._pending: Future[None] | None = None
+        self._pending: Started[None] | None = None
 
     def write(self, data: Buffer) -> None:
         """Take a block."""
@@ -36,9 +38,11 @@ class WriteBehind:
             self._pending = self._beside.start(self._sink.write, data)
 
     def _settle(self) -> None:
+        if self._process != os.getpid():  # forked since: both would write into one file
+            raise WriteError("a shard is finished by the process that began it", hint="open a writer in each process")
         pending, self._pending = self._pending, None
         if pending is not None:
-            pending.result()
+            pending.future.result()
 
     def commit(self, *, durable: bool = False) -> ObjectInfo:
         """Show the object under its name, once all of it is written."""
@@ -47,7 +51,9 @@ class WriteBehind:
         return self._sink.commit(durable=durable)
 
     def abort(self) -> None:
-        """Leave nothing behind."""
+        """Leave nothing behind; in a forked child, where it is the parent's, do nothing."""
+        if self._process != os.getpid():
+            return
         self._beside.close()  # first, so that nothing is written after the end
         self._pending = None
         self._sink.abort()

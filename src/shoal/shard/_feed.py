@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import Future
 from typing import Protocol, runtime_checkable
 
 from shoal.errors import StoreError
 from shoal.store import ObjectReader, read_forward
 
-from ._beside import Beside
+from ._beside import Beside, Started
 
 __all__ = ["ExpectingFeed", "Feed", "ReaderFeed", "StreamFeed", "SupportsRead"]
 
@@ -56,13 +55,13 @@ class ReaderFeed:
         self._reader = read_forward(reader)
         self._is_near = self._reader is reader  # a far one reads ahead by itself
         self._beside = Beside()
-        self._expected: tuple[int, int, Future[bytes]] | None = None
+        self._expected: tuple[int, int, Started[bytes]] | None = None
         self.size: int | None = reader.info.size
 
     def at(self, position: int, length: int) -> bytes:
         expected, self._expected = self._expected, None
-        if expected is not None and expected[:2] == (position, length):
-            return expected[2].result()
+        if expected is not None and expected[:2] == (position, length) and expected[2].is_here:
+            return expected[2].future.result()
         return self._reader.read(position, position + length)
 
     def expect(self, position: int, length: int) -> None:
