@@ -65,8 +65,22 @@ def test_it_searches_again_when_things_changed() -> None:
 
 def test_a_caller_that_does_not_wait_is_left_alone() -> None:
     machine = Machine(lambda workers, _: DECODE[workers])
-    assert machine.run(20, waits=0.01) == 1
-    assert {one.workers for one in machine.tuner.tried} == {1}
+    assert machine.run(20, waits=0.01) == 2
+    assert {one.workers for one in machine.tuner.tried} == {2}
+
+
+def test_it_begins_with_all_of_few_cores_and_half_of_many() -> None:
+    assert [Tuner(None, None, most).workers for most in (1, 2, 4, 8, 16)] == [1, 2, 4, 4, 8]
+
+
+def test_a_search_where_all_cores_decode_costs_little() -> None:
+    """A short run on two cores has at least four fifths of the batches that two threads would have given."""
+    machine = Machine(lambda workers, _: DECODE[workers])
+    delivered = 0
+    while machine.now < 10:
+        machine.run(1 / 200)
+        delivered += 1
+    assert delivered >= 0.8 * 10 * DECODE[2]
 
 
 @pytest.mark.parametrize("best", [1, 2, 4, 6, 8, 12, 16])

@@ -1,7 +1,7 @@
 """Autotune: how many threads, and how many batches ahead, found while the loader runs.
 
-**Look around.** Half as many threads as there may be, then all; where that does not help, half as many again and
-again while little is lost, down to none at all: the caller's own. **Race.** Those that came near the best take turns,
+**Look around.** All threads there may be and half of them, of many half first; where all do not help, half as many again
+and again while little is lost, down to none at all: the caller's own. **Race.** Those that came near the best take turns,
 and each turn is compared with the others of its round only, since the machine and the data change meanwhile: the
 first epoch is read, a later one may be in memory. What is best over the rounds is **settled**. When the caller hardly
 waits there is nothing to gain, and nothing is changed. When the rate leaves what was settled, for several spans in a
@@ -29,6 +29,8 @@ _GAIN = 1.03
 """What all threads must gain over half of them for fewer not to be tried."""
 _LOST = 0.7
 """What half of them may lose for fewer still to be tried."""
+_FEW = 4
+"""So many threads are all begun with: pictures are decoded by all cores from the first batch on."""
 _NEAR = 0.3
 """The share of the best rate seen that takes a setting into the race."""
 _ROUNDS = 3
@@ -142,7 +144,7 @@ class Tuner:
 
 def _first(most: int) -> int:
     """Where a search begins: far enough to decode at once, not so far that small samples only wait for each other."""
-    return max(1, most // 2)
+    return most if most <= _FEW else most // 2
 
 
 class _Search:
@@ -176,19 +178,16 @@ class _Search:
         yield best
 
     def _around(self, most: int) -> Iterator[int]:
-        now = _first(most)
-        yield now
-        if now < most:
-            yield most
-        if most > 2 and self._last(most) >= _GAIN * self._last(now):
-            if most > 4:  # between few there is nothing
+        half = most // 2
+        yield from (most, half) if most <= _FEW else (half, most)
+        if most > 2 and self._last(most) >= _GAIN * self._last(half):
+            if most > _FEW:  # between few there is nothing
                 yield 3 * most // 4
             return
-        while now:
+        before, now = most, half
+        while now and self._last(now) >= _LOST * self._last(before):
             before, now = now, now // 2
             yield now
-            if self._last(now) < _LOST * self._last(before):
-                return
 
     def _last(self, setting: int) -> float:
         return self._rates[setting][-1]
