@@ -1,4 +1,4 @@
-"""Answer the questions; write RESULTS.md and the documentation's page."""
+"""Answer the questions; write RESULTS.md, README's tables and the documentation's page."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ QUESTIONS = (
 
 
 def main() -> None:
-    """Answer all questions, or those named on the command line, and write the pages anew."""
+    """Answer all questions, or those named on the command line, and write the pages anew; ``pages`` asks nothing."""
     names = [module.__name__.rpartition(".")[2] for module in QUESTIONS]
-    strange = [name for name in sys.argv[1:] if name not in names]
+    strange = [name for name in sys.argv[1:] if name not in (*names, "pages")]
     if strange:
         sys.exit(f"no such question: {', '.join(strange)}; there are {', '.join(names)}")
     for name, module in zip(names, QUESTIONS, strict=True):

@@ -1,4 +1,4 @@
-"""Answers are kept, one file each, and RESULTS.md and the documentation's page are made of all that there are.
+"""Answers are kept, one file each; RESULTS.md, README's tables and the documentation's page are made of them.
 
 So one question can be asked again without the hour that all of them take; each says when and where it was answered.
 """
@@ -11,18 +11,25 @@ import json
 import os
 import pathlib
 import platform
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ._bars import bars
 from ._measure import Question
+from ._readme import filled_readme
 
-__all__ = ["Answer", "keep", "read", "write_pages"]
+__all__ = ["Answer", "keep", "pages", "read", "write_pages"]
 
 FOLDER = pathlib.Path(__file__).parent
 KEPT = FOLDER / "results"
+README = FOLDER.parent / "README.md"
 PAGE = FOLDER.parent / "docs" / "explanation" / "performance.md"
 PICTURES = PAGE.parent / "performance"
+KNOB_GROUPS = {
+    "batch": ("batch_size",),
+    "order": ("shuffle", "window", "block_samples", "lanes"),
+    "work": ("num_workers", "prefetch", "auto_tune", "memory_budget", "max_in_flight", "verify"),
+}
 _PACKAGES = ("shoal", "numpy", "pyarrow", "isal", "webdataset", "datasets")
 _INTRODUCTION = """\
 Written by `make bench`, which runs shoal, its peers and the physical limit side by side: contenders take turns, several
@@ -60,14 +67,33 @@ def read(name: str) -> Answer | None:
 
 
 def write_pages(names: list[str]) -> None:
-    """RESULTS.md, and the page of the documentation with a picture of each table that compares."""
-    answers = {name: answer for name in names if (answer := read(name)) is not None}
-    (FOLDER / "RESULTS.md").write_text(_page("# Results", answers, pictures=False))
+    """RESULTS.md, README's tables, and the page of the documentation with a picture of each table that compares."""
     PICTURES.mkdir(exist_ok=True)
-    for name, answer in answers.items():
-        if (picture := bars(answer.question)) is not None:
-            (PICTURES / f"{name}.svg").write_text(picture)
-    PAGE.write_text(_page("# Performance", answers, pictures=True))
+    for path, text in pages(names).items():
+        path.write_text(text)
+
+
+def pages(names: list[str]) -> dict[pathlib.Path, str]:
+    """All that is made of the answers, by path."""
+    answers = {name: answer for name in names if (answer := read(name)) is not None}
+    questions = {name: answer.question for name, answer in answers.items()}
+    drawn = {name: bars(question) for name, question in questions.items()}
+    if (knobs := questions.get("loader_knobs")) is not None:
+        drawn |= {f"loader_knobs_{group}": bars(some) for group, some in knob_groups(knobs).items()}
+    return {
+        FOLDER / "RESULTS.md": _page("# Results", answers, pictures=False),
+        README: filled_readme(README.read_text(), questions),
+        PAGE: _page("# Performance", answers, pictures=True),
+        **{PICTURES / f"{name}.svg": picture for name, picture in drawn.items() if picture is not None},
+    }
+
+
+def knob_groups(question: Question) -> dict[str, Question]:
+    """The loader's options by what they are about, as the page of the loader has them."""
+    return {
+        group: replace(question, rows=[row for row in question.rows if row[0].partition("=")[0] in names])
+        for group, names in KNOB_GROUPS.items()
+    }
 
 
 def _page(title: str, answers: dict[str, Answer], *, pictures: bool) -> str:

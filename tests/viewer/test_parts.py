@@ -10,6 +10,7 @@ from typing import Annotated
 import numpy as np
 import pytest
 from playwright.sync_api import expect
+from tests.viewer.axe import problems_here, problems_on
 from tests.viewer.conftest import looked_at
 
 import shoal
@@ -48,6 +49,7 @@ def test_the_map_of_shards_says_size_count_and_health(visit, dives, tmp_path):
     expect(rows.nth(0)).to_contain_text("Sound: 64 members")
     rows.nth(3).get_by_role("button").click()
     expect(rows.nth(3)).to_contain_text(re.compile("1 problem.*bytes changed", re.DOTALL))
+    expect(rows.nth(3)).to_contain_text("shoal repair")
     rows.nth(4).get_by_role("link").click()
     expect(page.locator(".summary")).to_contain_text("49 to 70 shown")
 
@@ -100,6 +102,9 @@ def test_samples_and_their_views_stand_side_by_side(chromium, tmp_path):
         expect(first.locator(".sides > div").nth(1)).to_contain_text(re.compile("Short.*REEF.*mean.*0", re.DOTALL))
         expect(second).to_contain_text("ValueError: <b>no view of it</b>")
         visit.until("document.querySelector('.pair img').naturalWidth === 8")
+        width, height = page.evaluate("(i => [i.width, i.height])(document.querySelector('.pair img'))")
+        assert width == height > 100  # drawn larger, and square as it is
+        assert problems_on(visit, "/lenses") == problems_on(visit, "/sample/0") == []
         visit.go("/lenses?lens=other")
         expect(page.locator("h1")).to_have_text("No such lens")
 
@@ -174,6 +179,7 @@ def test_a_planned_build_says_how_much_is_left(visit, tmp_path):
         assert REACHED.wait(60)
         page = visit(tmp_path / "out").go("/build")
         expect(page.locator(".how-far")).to_contain_text("2 of 5 shards")
+        assert problems_here(page, "/build") == []
         expect(page.locator(".totals")).to_contain_text(re.compile(r"4\s*samples"))
     finally:
         GO_ON.set()

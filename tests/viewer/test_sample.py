@@ -94,6 +94,7 @@ def test_a_position_that_is_not_there_is_a_page(dived):
     page = dived.go("/sample/999")
     expect(page.locator("h1")).to_have_text("No sample at this position")
     expect(page.locator("main")).to_contain_text("0 to 69")
+    expect(page.get_by_role("link", name="Try again")).to_have_count(0)  # it would not help
     page.get_by_role("link", name="All samples").click()
     expect(page.locator("#grid")).to_be_visible()
 
@@ -117,11 +118,30 @@ def test_a_video_plays_and_turns_to_any_moment(visit, tmp_path):
         writer.write({"__key__": "film", "webm": film(), "cls": 3})
     there = visit(tmp_path)
     expect(there.page.locator(".card video")).to_be_visible()
+    there.until("document.querySelector('.card video').videoWidth === 64")  # its first picture, once it is seen
     there.go("/sample/0")
     there.until("document.querySelector('video').videoWidth === 64")
     there.page.evaluate("document.querySelector('video').currentTime = 1.5")
     there.until("!document.querySelector('video').seeking && document.querySelector('video').currentTime === 1.5")
     expect(there.page.locator(".field", has_text="cls")).to_contain_text("3")
+
+
+def test_text_of_any_alphabet_is_shown_whole_and_pictures_of_a_few_pixels_large(visit, tmp_path):
+    text, pixels = "Grüße, 世界 🐟 " * 40, np.arange(20 * 30 * 3, dtype=np.uint8).reshape(20, 30, 3)
+    facts = {"score": 0.6404226504432821, "nested": {"only": 1}}
+    with shoal.ShardWriter(f"{tmp_path}/a-%06d.tar") as writer:
+        writer.write({"__key__": "a", "txt": text, "png": shoal.codec.encode("png", pixels), "json": facts})
+        writer.write({"__key__": "b", "txt": "ü" * 300_000})
+    there = visit(tmp_path)
+    expect(there.page.locator(".card").first.locator(".lines")).to_have_text(
+        re.compile(r"score\s*0.640423\s*nested\s*1 value$")
+    )
+    page = there.go("/sample/0")
+    assert page.locator(".field .text").inner_text().strip() == text.strip()
+    assert page.locator(".field", has_text="txt").get_by_text(" of 8").count() == 0  # nothing is said to be left out
+    there.until("document.querySelector('.kind-image img, .field img').width === 180")
+    there.go("/sample/1")
+    expect(page.locator(".field").first).to_contain_text("262.1 kB of 600.0 kB")
 
 
 def test_a_dataset_without_samples_is_a_page(visit, tmp_path):

@@ -27,7 +27,7 @@ cache_app = typer.Typer(
 
 
 def ls(prefix: PrefixArgument = "", as_json: JsonOption = False) -> None:
-    """List the objects of which the cache has bytes, the least lately used first.
+    """List what the cache has, least lately used first.
 
     \b
     Examples:
@@ -46,7 +46,7 @@ def ls(prefix: PrefixArgument = "", as_json: JsonOption = False) -> None:
 
 
 def clear(prefix: PrefixArgument = "", as_json: JsonOption = False) -> None:
-    """Remove the copies of objects: all of them, or those whose URLs start with PREFIX.
+    """Remove copies: all, or those of URLs that start so.
 
     \b
     Examples:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Annotated, Any
 
 import typer
@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from shoal import store
-from shoal.errors import OptionError
+from shoal.errors import ObjectNotFoundError, OptionError, StoreError
 from shoal.store import ObjectInfo, Transferred
 
 from ._options import JsonOption
@@ -25,6 +25,8 @@ UrlArgument = Annotated[
     str, typer.Argument(metavar="URL", help="A path or URL: s3://, gs://, az://, http(s)://, hf://.")
 ]
 AtOnceOption = Annotated[int, typer.Option("--at-once", min=1, metavar="N", help="Objects at once.")]
+
+_PART = 16 << 20
 
 store_app = typer.Typer(
     name="store",
@@ -69,8 +71,7 @@ def get(
       shoal store get 's3://bucket/train-{000000..000009}.tar' local/ --json
     """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
     if target == "-":
-        sys.stdout.buffer.write(store.get(url))
-        sys.stdout.buffer.flush()
+        _print_bytes(url)
         return
     is_name = not target.endswith("/") and not os.path.isdir(target) and not _is_many(url)
     with transfer_bar("fetching", as_json) as tell:
@@ -137,6 +138,8 @@ def ls(
       shoal store ls s3://bucket --depth 1 --json
     """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
     found = store.list(url, depth)
+    if not found and not store.exists(url):
+        raise ObjectNotFoundError("nothing lies there", found=printable(url))
     if as_json:
         print_json({"objects": [_facts(info) for info in found]})
         return
@@ -171,7 +174,12 @@ def rm(
       shoal store rm s3://bucket/a.tar
       shoal store rm -r s3://bucket/old/
     """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
-    removed = store.delete(url, recursive=recursive)
+    try:
+        removed = store.delete(url, recursive=recursive)
+    except StoreError as error:
+        if not recursive and store.store_for(url).is_folder(url):
+            error.hint = "it is a folder: -r removes everything below it"
+        raise
     if as_json:
         print_json({"removed": removed})
     else:
@@ -202,6 +210,14 @@ def mkdir(url: UrlArgument, as_json: JsonOption = False) -> None:
 STORE_COMMANDS = (get, put, cp, ls, stat, rm, mkdir)
 for _command in STORE_COMMANDS:
     store_app.command(_command.__name__)(_command)
+
+
+def _print_bytes(url: str) -> None:
+    """To stdout in parts: an object may be larger than memory."""
+    with closing(store.store_for(url).open(url)) as reader:
+        for start in range(0, reader.info.size, _PART):
+            sys.stdout.buffer.write(reader.read(start, min(start + _PART, reader.info.size)))
+    sys.stdout.buffer.flush()
 
 
 def _is_many(url: str) -> bool:

@@ -1,11 +1,11 @@
 """Autotune: how many threads, and how many batches ahead, found while the loader runs.
 
-**Look around.** All threads there may be and half of them, of many half first; where all do not help, half as many again
-and again while little is lost, down to none at all: the caller's own. **Race.** Those that came near the best take turns,
-and each turn is compared with the others of its round only, since the machine and the data change meanwhile: the
-first epoch is read, a later one may be in memory. What is best over the rounds is **settled**. When the caller hardly
-waits there is nothing to gain, and nothing is changed. When the rate leaves what was settled, for several spans in a
-row, the search begins anew.
+**Look around.** All threads there may be and half of them, of many half first; where all do not help, half as many
+again and again while little is lost, down to none at all: the caller's own. **Race.** Those that came near the best
+take turns, and each turn is compared with the others of its round only, since the machine and the data change
+meanwhile: the first epoch is read, a later one may be in memory. What is best over the rounds is **settled**. When the
+caller hardly waits there is nothing to gain, and nothing is changed. When the rate leaves what was settled, for several
+spans in a row, the search begins anew.
 """
 
 from __future__ import annotations

@@ -39,6 +39,8 @@ _CHUNK = 1 << 20
 _PROGRESS = 256 << 10
 """A connection that brought this many bytes before it broke was a good one: retries are counted anew."""
 _NO_SUCH_RANGE = 416
+_NO_RANGES = "NotSupportedError"
+"""What obstore says of an answer that is the whole object though a part was asked for."""
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 20.0
 _FIRST_WAIT_THROTTLED = 0.5
 _LONGEST_ASKED = 300.0
@@ -232,9 +234,28 @@ def streamed(
         if failure.status == _NO_SUCH_RANGE and begun == 0 and known is None and stop is not None:
             yield from streamed(place, 0, None)  # an object without a first byte is empty
             return
+        if failure.kind == _NO_RANGES and (start or stop is not None):
+            yield from _cut_out(place, start, stop, known, chunk)
+            return
         if start - resumed >= _PROGRESS:
             patience.refresh()
         patience.give_up_or_wait(failure)
+
+
+def _cut_out(
+    place: Place, start: int, stop: int | None, known: Known | None, chunk: int
+) -> Generator[tuple[Known, bytes]]:
+    """A range of an object whose server gives no ranges: what comes before it is read and dropped."""
+    at, is_first = 0, True
+    with closing(streamed(place, 0, None, known, chunk)) as pieces:
+        for found, piece in pieces:
+            part = piece[max(0, start - at) : None if stop is None else max(0, stop - at)]
+            at += len(piece)
+            if part or is_first:
+                yield found, part
+            is_first = False
+            if stop is not None and at >= stop:
+                return
 
 
 def _same(found: Known, known: Known | None, url: str) -> Known:
@@ -264,9 +285,12 @@ def _chunks(
                 pieces: Iterator[tuple[Any, bytes]] = answer
             else:
                 pieces = _ask(clients, place.address.path, start, stop, match, chunk)
+            told, found = None, known
             for meta, piece in pieces:
                 made.came(len(piece))
-                yield _found(place, meta, known), piece
+                if found is None or meta is not told:  # once an answer, not once a piece
+                    told, found = meta, _found(place, meta, known)
+                yield found, piece
         except StoreError:
             raise
         except FOREIGN as error:

@@ -6,6 +6,7 @@ kind, the HTTP status, the service's own code.
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 
@@ -20,7 +21,7 @@ from shoal.errors import (
     StoreTimeoutError,
 )
 
-from ._options import shown
+from ._options import options_for, shown
 
 __all__ = ["FOREIGN", "Failure", "failure_of", "our_error", "short_answer"]
 
@@ -151,6 +152,8 @@ def our_error(failure: Failure, url: str, *, attempts: int = 1) -> StoreError:
     if failure.broken == "Timeout":
         return StoreTimeoutError("the server did not answer in time", found=_with(place, tried), hint="see `timeout`")
     hint = "set the bucket's region: shoal.store.configure(region=...)" if failure.elsewhere else None
+    if failure.broken == "Connect" and (endpoint := _endpoint_of(url)) is not None:
+        hint = f"check the endpoint {endpoint}"
     return StoreError(_reason(failure), found=_with(place, tried), hint=hint)
 
 
@@ -170,6 +173,15 @@ def _denied(failure: Failure, place: str) -> StoreError:
     if failure.kind == "UnauthenticatedError" and failure.status is None:
         return AccessDeniedError("the credential provider failed", found=place, hint="call it by hand to see why")
     return AccessDeniedError(f"access denied ({failure.summary})", found=place, hint=f"check the credentials: {hint}")
+
+
+def _endpoint_of(url: str) -> str | None:
+    """Where a URL's service was looked for, as far as somebody said so."""
+    options = options_for(url)
+    said = options.endpoint or ", ".join(options.endpoints)
+    if not said and url.startswith(("s3://", "s3a://")):
+        said = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+    return said or None
 
 
 def _reason(failure: Failure) -> str:

@@ -139,7 +139,8 @@ class _Site:
             box = filter_box(self._opened, ask, error)
             if request.url.path == "/facets":
                 return tag("p", "The condition cannot be understood.", cls="quiet")
-            return page(self.frame(), "Filter", box, _columns_there(self._opened), here="/", ask=Ask(split=ask.split))
+            title, there = tag("h1", "Samples", cls="unseen"), _columns_there(self._opened)
+            return page(self.frame(), "Filter", title, box, there, here="/", ask=Ask(split=ask.split))
         return problem_page(self.frame(), error)
 
     def grid(self, request: Request) -> Html:

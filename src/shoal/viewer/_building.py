@@ -134,7 +134,7 @@ def _write(write: UnfinishedWrite, planned: _Planned) -> Html:
         tag("h2", plain(write.pattern, 160)),
         tag("p", note, cls="quiet") if note else None,
         _how_far(write, planned) if planned.shards else None,
-        tag("figure", bars([record.bytes for record in last], titles, least=32), cls="shard-map") if last else None,
+        tag("figure", bars([record.bytes for record in last], titles, least=12), cls="shard-map") if last else None,
         tag("table", head, tag("tbody", *newest))
         if newest
         else tag("p", "The first shard is being written.", cls="quiet"),

@@ -191,7 +191,7 @@ def columns_page(opened: Opened, frame: Frame, ask: Ask) -> Html:
 
 
 def _shown(facet: Facet, ask: Ask) -> Html:
-    heading = tag("h3", plain(facet.name, 60), tag("span", facet.type, cls="quiet"))
+    heading = tag("h2", plain(facet.name, 60), tag("span", facet.type, cls="quiet"))
     links = [asked("/", Ask(joined(ask.where, one.where), ask.split, ask.shuffle)) for one in facet.bins]
     body = _bars(facet, links) if facet.is_histogram else _values(facet, links)
     more = facet.distinct - len(facet.bins)

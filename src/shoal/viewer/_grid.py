@@ -37,6 +37,7 @@ def grid_page(opened: Opened, frame: Frame, ask: Ask, number: int) -> Html:
         for place, (record, found) in enumerate(zip(records, values, strict=True))
     ]
     body = [
+        tag("h1", "Samples", cls="unseen"),
         filter_box(opened, ask),
         _summary(opened, ask, numbers, at),
         tag("div", *cards, cls="grid", id="grid") if cards else _nothing(ask),

@@ -124,8 +124,11 @@ def bars(
         room = tag("rect", x=f"{at * step:.2f}", y=0, width=f"{step:.2f}", height=60, cls="room")
         parts = [tag("title", title), room, bar]
         drawn.append(tag("a", *parts, href=links[at], aria_label=title) if links else tag("g", *parts))
-    view = f"0 0 {_WIDTH} 60"
-    return tag("svg", *drawn, viewBox=view, preserveAspectRatio="none", cls="bars", role=None if links else "img")
+    about = {"viewBox": f"0 0 {_WIDTH} 60", "preserveAspectRatio": "none", "cls": "bars"}
+    if links:
+        return tag("svg", *drawn, **about)  # its links have names of their own
+    said = f"{len(titles):,} bars, the last one {titles[-1]}" if titles else "no bars"
+    return tag("svg", *drawn, **about, role="img", aria_label=said)
 
 
 def _bar(left: float, step: float, tall: float, mark: str | None) -> Html:

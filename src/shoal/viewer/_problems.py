@@ -50,19 +50,15 @@ def problem_page(frame: Frame, error: ShoalError | OSError) -> Html:
     todo = hint or _GENERAL
     if isinstance(error, MissingExtraError):
         todo = f"Install it ({todo}) and start the viewer again."
+    again = None if isinstance(error, _NOT_THERE) else tag("a", "Try again", href="", cls="button main")
+    back = tag("a", "All samples", href="/", cls="button" if again else "button main")
     return page(
         frame,
         "Something is wrong",
         tag("h1", plain(problem[:1].upper() + problem[1:])),
         tag("dl", *rows, cls="pairs") if rows else None,
         tag("section", tag("h2", "What to do"), tag("pre", plain(todo, 2000), cls="command", tabindex="0"), cls="todo"),
-        tag(
-            "p",
-            tag("a", "Try again", href="", cls="button main"),
-            " ",
-            tag("a", "All samples", href="/", cls="button"),
-            cls="actions",
-        ),
+        tag("p", again, back, cls="actions"),
     )
 
 

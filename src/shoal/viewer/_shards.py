@@ -99,7 +99,7 @@ def _map(rows: Sequence[_Row], healths: dict[int, Health]) -> Html:
     links = [f"/shards?start={group[0].number // _ROWS * _ROWS}#shard-{group[0].number}" for group in groups]
     means = [sum(row.record.bytes for row in group) / len(group) for group in groups]
     worst = [max((healths.get(row.number, "sound") for row in group), key=_BY_GRAVITY.index) for group in groups]
-    sizes = bars(means, titles, links, 32, worst)
+    sizes = bars(means, titles, links, 12, worst)
     caption = "Size of each shard" if step == 1 else f"Mean size, {step} shards a bar"
     return tag("figure", sizes, tag("figcaption", caption, cls="quiet"), cls="shard-map")
 
@@ -190,5 +190,12 @@ def verified_part(opened: Opened, number: int) -> Html:
     more = len(report.problems) - len(problems)
     rest = tag("li", f"and {more:,} more") if more else None
     head = tag("p", show_count(len(report.problems), "problem"), cls="health missing")
-    todo = tag("p", "Restore the shard, or read on with ", tag("code", "on_error='skip'"), ".")
+    todo = tag(
+        "p",
+        "Restore the shard, save what is whole with ",
+        tag("code", "shoal repair"),
+        ", or read on with ",
+        tag("code", "on_error='skip'"),
+        ".",
+    )
     return fragment(tag("div", head, tag("ul", *problems, rest), todo, cls="problems", role="status"))

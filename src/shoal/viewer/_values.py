@@ -20,7 +20,7 @@ from ._pictures import looks_like_image, slices_in
 from ._places import Failure, Place, as_mapping
 from ._plots import array_facts, line_plot
 from ._reading import TooLarge
-from ._words import show_bytes, show_number
+from ._words import show_bytes, show_count, show_number
 
 __all__ = ["hex_dump", "show_error", "show_media", "show_text", "show_value"]
 
@@ -61,13 +61,16 @@ def show_error(error: ShoalError) -> Html:
 
 
 def show_text(text: str | bytes, most: int = _LONG_TEXT, whole: int | None = None) -> Html:
-    """Text, or its beginning; ``whole`` is its size where that is known to be more than what is given."""
-    if isinstance(text, bytes):
-        text = text.decode("utf-8", "replace")
-    size = len(text) if whole is None else whole
-    shown = text[: min(most, _LONG_TEXT)].replace("\0", "\ufffd")
-    more = tag("p", f"{show_bytes(len(shown))} of {show_bytes(size)}", cls="quiet") if size > len(text[:most]) else None
-    return tag("div", tag("div", shown, cls="text", dir="auto"), more if most > _SHORT else None)
+    """Text, or its beginning; ``whole`` is its size in bytes where that may be more than what is given."""
+    data = text.encode("utf-8", "replace") if isinstance(text, str) else text
+    text = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+    shown = text[: min(most, _LONG_TEXT)]
+    is_cut = len(shown) < len(text) or (whole is not None and whole > len(data))
+    size = len(data) if len(shown) == len(text) else len(shown.encode("utf-8", "replace"))
+    more = tag("p", f"{show_bytes(size)} of {show_bytes(whole or len(data))}", cls="quiet") if is_cut else None
+    return tag(
+        "div", tag("div", shown.replace("\0", "\ufffd"), cls="text", dir="auto"), more if most > _SHORT else None
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------------- media
@@ -134,7 +137,7 @@ def _parts(parts: Mapping[str, Any], place: Place, *, big: bool) -> Html:
     rows = []
     for name in islice(parts, _MOST_PARTS):
         shown = show_value(_looked_at(parts, name), place.inside(name), big=True)
-        rows.append(tag("div", tag("h4", plain(name)), shown, cls="part"))
+        rows.append(tag("div", tag("h3", plain(name)), shown, cls="part"))
     return tag("div", *rows, _left_out(len(parts) - _MOST_PARTS), cls="parts")
 
 
@@ -170,10 +173,11 @@ def _in_a_line(value: Any) -> Html:
     if isinstance(value, bytes | bytearray | memoryview):
         return tag("span", f"{show_bytes(len(value))} of bytes", cls="quiet")
     if isinstance(value, Mapping | list | tuple):
-        return tag("span", f"{len(value):,} values", cls="quiet")
+        return tag("span", show_count(len(value), "value"), cls="quiet")
     if isinstance(value, np.ndarray):
         return tag("span", array_facts(value), cls="quiet")
-    return tag("span", plain(_scalar(value), 90), cls=_class_of(value))
+    text = f"{value:.6g}" if isinstance(value, float) else _scalar(value)
+    return tag("span", plain(text, 90), cls=_class_of(value))
 
 
 def _tree(value: Any, place: Place, *, big: bool, depth: int, budget: list[int] | None = None) -> Html:

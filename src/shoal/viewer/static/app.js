@@ -107,6 +107,17 @@ $$("details.draw").forEach((fold) => fold.addEventListener("toggle", () => {
   const image = $("img", fold);
   if (fold.open && !image.src) image.src = image.dataset.src;
 }));
+// A picture of a few pixels is drawn larger, each pixel as a square; a video that is seen shows its first picture.
+const enlarge = (image) => { if (image.naturalWidth && image.naturalWidth < 160 && !image.classList.contains("pixels")) image.classList.add("tiny"); };
+$$(".field .shown img, .pair img").forEach((image) => { if (image.complete) enlarge(image); image.addEventListener("load", () => enlarge(image)); });
+const videos = $$("video[preload=none]");
+if (videos.length) {
+  const seen = new IntersectionObserver((entries) => entries.forEach(({ isIntersecting, target }) => {
+    if (isIntersecting) { target.preload = "metadata"; seen.unobserve(target); }
+  }));
+  videos.forEach((video) => seen.observe(video));
+}
+$(".top nav a[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
 $$("input.planes").forEach((slider) => slider.addEventListener("input", () => {
   const image = $("img", slider.closest(".array")), address = new URL(image.src);
   address.searchParams.set("plane", slider.value);
