@@ -9,8 +9,9 @@ with ``backend="webdataset"``. The functions here are what PLAID calls; they may
     _flatten  a PLAID sample as arrays                _splits   which splits and shards are there
     _run      a run of samples into shards            _arrays   the arrays of one shard, _indexers parts of them
     _write    all splits, by several processes        _dataset  splits as PLAID knows them, _decode as webdataset does
-    _hub      push, download, stream                  _bridge   what PLAID's converters take
-    _card     the dataset's card                      _backend  PLAID's protocol, and the registration
+    _ahead    what comes next is checked meanwhile    _bridge   what PLAID's converters take
+    _hub      push, download, stream                  _backend  PLAID's protocol, and the registration
+    _card     the dataset's card                      _save     what PLAID calls saving, faster
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from ._hub import (
     push_local_datasetdict_to_hub,
 )
 from ._run import SampleCallbackContext
+from ._save import save_to_disk
 from ._splits import init_datasetdict_from_disk
 from ._write import generate_datasetdict_to_disk
 
@@ -48,6 +50,7 @@ __all__ = [
     "push_local_datasetdict_to_hub",
     "register",
     "sample_to_var_sample_dict",
+    "save_to_disk",
     "to_var_sample_dict",
 ]
 

@@ -1,9 +1,9 @@
 """The arrays of one shard, by row and feature.
 
 A shard on the local disk is mapped, as PLAID maps its constants and ``hf_datasets`` its tables: an array is a read-only
-view of the file, and bytes that nobody looks at are not read. Each array is compared with its checksum the first time
-it is read. As with those two, a file that is cut short while it is mapped ends the process: shards are replaced by
-renaming, never in place. A shard elsewhere is read by ranges, those of neighbouring members together.
+view of the file, and bytes that nobody looks at are not read. Each array is compared with its checksum before it is
+given out the first time. As with those two, a file that is cut short while it is mapped ends the process: shards are
+replaced by renaming, never in place. A shard elsewhere is read by ranges, those of neighbouring members together.
 """
 
 from __future__ import annotations
@@ -132,12 +132,15 @@ class ArrayShard:
                 part = index.fields[field]
                 offsets[:, column], sizes[:, column] = part.offset, part.size
                 crcs[:, column] = part.crc if part.crc is not None else 0
-                self._checked[:, column] = part.crc is None
         return offsets, sizes, crcs
 
     @functools.cached_property
     def _checked(self) -> npt.NDArray[np.bool_]:
-        return np.zeros((len(self._shard), len(self.fields)), bool)
+        """Of each feature, a row a sample, whether it was compared with its checksum, or need not be."""
+        parts = [self._shard.index.fields.get(field) for field in self.fields.values()]
+        bare = np.array([part is None or part.crc is None for part in parts], bool)
+        found: npt.NDArray[np.bool_] = np.logical_or(bare, self._extents[0] == 0)
+        return found
 
     def read(self, row: int, paths: Sequence[str] | None = None, indexers: Mapping[str, Any] = _NO_INDEXERS) -> Values:
         """The features of one sample: all of them, or these. None for one that the sample has not.
@@ -145,17 +148,22 @@ class ArrayShard:
         Raises FieldError for one that the dataset has not; ChecksumError, DecodeError.
         """
         paths = list(self.fields) if paths is None else self._known(paths)
-        view = self._mapped
-        found = self._fetched([row], paths, indexers)[0] if view is None else self._viewed(view, row, paths, indexers)
+        if (view := self._mapped) is None:
+            found = self._fetched([row], paths, indexers)[0]
+        else:
+            self.check(row, [path for path in paths if path not in indexers] if indexers else paths)
+            found = self._viewed(view, row, paths, indexers)
         if missing := [path for path in paths if found[path] is None]:
             self._check_none(row, missing)
         return found
 
+    @property
+    def is_mapped(self) -> bool:
+        """Whether it is a file of this machine, mapped."""
+        return self._mapped is not None
+
     def read_many(self, rows: Sequence[int], paths: Sequence[str] | None = None) -> Iterator[Values]:
-        """Samples one after the other; of a shard elsewhere, several are fetched at once."""
-        if self._mapped is not None:
-            yield from (self.read(row, paths) for row in rows)
-            return
+        """Samples one after the other, several fetched at once: for a shard elsewhere."""
         paths = list(self.fields) if paths is None else self._known(paths)
         columns = [self._columns[path] for path in paths]
         size = int(self._extents[1][np.ix_(rows, columns)].sum(axis=1).mean()) if len(rows) else 0
@@ -176,6 +184,24 @@ class ArrayShard:
             )
         return list(paths)
 
+    def is_checked(self, row: int, paths: Sequence[str] | None = None) -> bool:
+        """Whether reading these features, or all, compares nothing with a checksum first. What is fetched always is."""
+        if self._mapped is None or (checked := self._checked[row]).all():
+            return True
+        return paths is not None and all(checked[self._columns[path]] for path in self._known(paths))
+
+    def check(self, row: int, paths: Sequence[str] | None = None) -> None:
+        """Compare features of a mapped shard with their checksums, once. Raises ChecksumError, TruncatedError."""
+        if self.is_checked(row, paths) or (view := self._mapped) is None:
+            return
+        offsets, sizes, crcs = self._extents
+        for path in self.fields if paths is None else paths:
+            column = self._columns[path]
+            if not self._checked[row, column]:
+                start, size = int(offsets[row, column]), int(sizes[row, column])
+                self._compare(row, path, view[start : start + size], start, size, crcs[:, column])
+                self._checked[row, column] = True
+
     def _viewed(self, view: memoryview, row: int, paths: Sequence[str], indexers: Mapping[str, Any]) -> Values:
         offsets, sizes = (part[row].tolist() for part in self._extents[:2])
         found: Values = {}
@@ -184,19 +210,9 @@ class ArrayShard:
             if not offsets[column]:
                 found[path] = None
                 continue
-            data = view[offsets[column] : offsets[column] + sizes[column]]
-            if path in indexers:
-                found[path] = apply_indexer(self._decoded(row, path, data), indexers[path], path)
-                continue
-            if not self._checked[row, column]:
-                self._check(row, column, path, data)
-            found[path] = self._decoded(row, path, data)
+            array = self._decoded(row, path, view[offsets[column] : offsets[column] + sizes[column]])
+            found[path] = apply_indexer(array, indexers[path], path) if path in indexers else array
         return found
-
-    def _check(self, row: int, column: int, path: str, data: memoryview) -> None:
-        offsets, sizes, crcs = self._extents
-        self._compare(row, path, data, int(offsets[row, column]), int(sizes[row, column]), crcs[:, column])
-        self._checked[row, column] = True
 
     def _compare(self, row: int, path: str, data: memoryview, start: int, size: int, crcs: UInt32 | None) -> None:
         if len(data) != size:

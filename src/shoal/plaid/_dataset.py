@@ -16,6 +16,7 @@ import numpy.typing as npt
 from shoal.errors import FieldError, FormatError, OptionError, PositionError
 from shoal.store import scheme_of
 
+from ._ahead import LookAhead
 from ._arrays import ArrayShard, ShardPlace, Values
 from ._decode import decode_sample
 
@@ -149,8 +150,20 @@ class WebDatasetWrapper:
             from ._bridge import pick
 
             return pick(self._cache[number], features, indexers)
-        shard, row = self._place_of(number)
-        return self._shards[shard].read(row, self._wanted_of(features), indexers or _NOTHING)
+        return self._read_place(*self._place_of(number), self._wanted_of(features), indexers or _NOTHING)
+
+    def _read_place(self, shard: int, row: int, paths: Sequence[str] | None, indexers: Mapping[str, Any]) -> Values:
+        position, place = self._starts[shard] + row, self._shards[shard]
+        foreseen = self._ahead.take(position)
+        is_new = not indexers and (foreseen or not place.is_checked(row, paths))  # of parts, nothing is compared
+        found = place.read(row, paths, indexers)
+        self._ahead.note(position, paths, is_new=is_new)
+        return found
+
+    @functools.cached_property
+    def _ahead(self) -> LookAhead:
+        # Not a method of this object, which would then be in a circle and keep its files mapped until it is collected.
+        return LookAhead(functools.partial(_check_at, self._shards, self._starts), self._starts[-1])
 
     def _wanted_of(self, features: Sequence[str] | None) -> Sequence[str] | None:
         if features is None or self._wanted is None:
@@ -163,8 +176,7 @@ class WebDatasetWrapper:
         position = self._position_of(number)
         if position is None or (self._chosen is not None and number not in self._chosen):
             raise self._no_sample(number)
-        shard = bisect.bisect_right(self._starts, position) - 1
-        return shard, position - self._starts[shard]
+        return _row_at(self._starts, position)
 
     def _position_of(self, number: int) -> int | None:
         if self._in_order:  # a whole dataset: no search
@@ -188,7 +200,10 @@ class WebDatasetWrapper:
             return
         places = [self._place_of(number) for number in self.ids.tolist()]
         for shard, rows in _by_shard(places):
-            yield from self._shards[shard].read_many(rows, self._wanted)
+            if self._shards[shard].is_mapped:
+                yield from (self._read_place(shard, row, self._wanted, _NOTHING) for row in rows)
+            else:
+                yield from self._shards[shard].read_many(rows, self._wanted)
 
     @functools.cached_property
     def wds_pipeline(self) -> WebDataset:
@@ -220,6 +235,18 @@ class WebDatasetWrapper:
 
 def _copied(sample: Values) -> Values:
     return {path: None if value is None else value.copy() for path, value in sample.items()}
+
+
+def _row_at(starts: Sequence[int], position: int) -> tuple[int, int]:
+    """The shard and the row in it; ``starts`` are the positions where shards begin."""
+    shard = bisect.bisect_right(starts, position) - 1
+    return shard, position - starts[shard]
+
+
+def _check_at(shards: Sequence[ArrayShard], starts: Sequence[int], position: int, paths: Sequence[str] | None) -> None:
+    shard, row = _row_at(starts, position)
+    paths = list(shards[shard].fields) if paths is None else paths
+    shards[shard].check(row, paths[::-1])  # from the other end than a reader
 
 
 def _by_shard(places: Sequence[tuple[int, int]]) -> Iterator[tuple[int, list[int]]]:

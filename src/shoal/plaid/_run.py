@@ -15,6 +15,7 @@ from ._arrays import Values
 from ._flatten import variable_values
 from ._layout import DATA_FOLDER, shard_path
 from ._record import RECORD_FIELD, encode_record, sample_key
+from ._save import whole_of
 
 if TYPE_CHECKING:
     from plaid import Sample
@@ -69,7 +70,7 @@ def write_run(run: Run, samples: Iterable[Sample], callback: SampleCallback | No
 
 
 def _numbered(run: Run, samples: Iterable[Sample], callback: SampleCallback | None) -> Iterator[tuple[int, Values]]:
-    for number, sample in enumerate(samples, run.first):
+    for number, sample in enumerate(map(whole_of, samples), run.first):
         yield number, variable_values(sample, run.fields)
         if callback is not None:  # asked for the next one, so this one is written
             callback(SampleCallbackContext(sample, run.split, number, Path(run.target)))
