@@ -20,9 +20,10 @@ from ._engine import Engine, LocalEngine
 from ._fetch import parse_fetch
 from ._folder import FolderItems
 from ._items import Items
-from ._journal import BuildJournal, Place, Start
+from ._journal import BuildJournal, Start
 from ._made import Maker
 from ._open import Opening, Stream, open_items
+from ._place import Place, place_of
 from ._plan import Plan, PlanOptions, plan_shards
 from ._progress import BuildProgress, Meter, metered
 from ._ray import RayEngine
@@ -30,11 +31,10 @@ from ._report import BuildReport, report_of
 from ._stream import StreamBuild
 from ._work import Built, ShardTask, ShardWork, Target, over_budget
 
-__all__ = ["Build", "build_shards", "engine_of", "place_of", "run_build"]
+__all__ = ["Build", "build_shards", "engine_of", "run_build"]
 
 PathLike = str | os.PathLike[str]
 Splits = Mapping[str, float] | Sequence[tuple[str, float]]
-_NUMBER = re.compile(r"%0?\d*d|\{:0?\d*d?\}")
 _PROBES = 32
 
 
@@ -178,25 +178,6 @@ def build_shards(
         asked={"fetch": fetched, "base": opening.base},
     )
     return run_build(items, build, progress)
-
-
-def place_of(out: str) -> Place:
-    """A folder, or a pattern whose first part with a place for a split or a number begins the names of shards.
-
-    Example:
-        >>> place_of("a/b"), place_of("a/{split}/x-%04d.tar")
-        (Place(root='a/b', name='{split}-%06d.tar'), Place(root='a', name='{split}/x-%04d.tar'))
-    """
-    parts = out.split("/")
-    at = next((at for at, part in enumerate(parts) if "{split}" in part or _NUMBER.search(part)), None)
-    if at is None:
-        if out.endswith((".tar", ".tgz", ".gz", ".zst")):
-            raise OptionError("shards need a number in their name", expected="such as out-%06d.tar", found=out)
-        return Place(out.rstrip("/") if len(out) > 1 else out, "{split}-%06d.tar")
-    name = "/".join(parts[at:])
-    if len(_NUMBER.findall(name)) != 1:
-        raise OptionError("a name of shards has one place for a number", expected="such as %06d", found=name)
-    return Place("/".join(parts[:at]) or ("/" if out.startswith("/") else "."), name)
 
 
 def engine_of(engine: str | Engine, workers: int | None) -> Engine:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Sequence
+from operator import contains
 from typing import Any
 
 import numpy as np
@@ -46,16 +47,17 @@ def list_folder(root: str, without: str | None = None) -> list[File]:
 def _look_into(root: str, below: str, left_out: str | None, found: list[File]) -> list[str]:
     """Add a folder's files; give its folders. By scandir, which tells the two apart without asking for each."""
     folders = []
+    prefix = f"{below}/" if below else ""
     try:
         for entry in os.scandir(os.path.join(root, below) if below else root):
-            if entry.name[0] == ".":
+            name = entry.name
+            if name[0] == ".":
                 continue
-            path = f"{below}/{entry.name}" if below else entry.name
             if not entry.is_dir():
                 facts = entry.stat()
-                found.append((path, facts.st_size, str(facts.st_mtime_ns)))
+                found.append((prefix + name, facts.st_size, str(facts.st_mtime_ns)))
             elif left_out is None or os.path.realpath(entry.path) != left_out:
-                folders.append(path)
+                folders.append(prefix + name)
     except OSError as error:
         raise ObjectNotFoundError("the folder cannot be read", found=os.path.join(root, below)) from error
     return folders
@@ -63,11 +65,12 @@ def _look_into(root: str, below: str, left_out: str | None, found: list[File]) -
 
 def kind_of_folder(root: str, files: Sequence[File]) -> str | None:
     """``imagefolder`` or ``folder``; None where there may be files of a format: then somebody else must look."""
-    endings = {ending.lower() for ending in {path[path.rfind(".") :] for path, _, _ in files}}
+    paths = [path for path, _, _ in files]
+    endings = {ending.lower() for ending in {path[path.rfind(".") :] for path in paths}}
     known = any(detect_name(f"a{ending}") is not None for ending in endings)
-    if known or any(path == "index.json" for path, _, _ in files) or load_manifest(root) is not None:
+    if known or "index.json" in paths or load_manifest(root) is not None:
         return None
-    return "imagefolder" if endings <= _IMAGES and all("/" in path for path, _, _ in files) else "folder"
+    return "imagefolder" if endings <= _IMAGES and all(map(contains, paths, itertools.repeat("/"))) else "folder"
 
 
 def list_files(urls: Sequence[str]) -> tuple[str, list[File]]:
@@ -102,9 +105,10 @@ class FolderItems(ItemsOf):
         self.classes: tuple[str, ...] = ()
         """The folders that name classes, sorted."""
         if labels:
-            self.classes = _classes(groups)
+            folders = _class_folders(groups)
+            self.classes = tuple(sorted(set(folders)))
             numbers = {name: number for number, name in enumerate(self.classes)}
-            self._labels = [numbers[_class_of(files)] for files in self._fields]
+            self._labels = [numbers[folder] for folder in folders]
 
     def _grouped(self, files: Sequence[File], rule: KeyRule) -> dict[str, list[tuple[str, str, int]]]:
         groups: dict[str, list[tuple[str, str, int]]] = {}
@@ -145,8 +149,10 @@ class FolderItems(ItemsOf):
     def sizes(self) -> Int64:
         """A header and the padded bytes of each file."""
         label = 2 * _BLOCK if self.classes else 0
-        found = [sum(_BLOCK + -(-size // _BLOCK) * _BLOCK for _, _, size in files) for files in self._fields]
-        return np.array(found, np.int64) + label
+        counts = np.array([len(files) for files in self._fields], np.int64)
+        sizes = np.array([size for files in self._fields for _, _, size in files], np.int64)
+        padded = _BLOCK + -(-sizes // _BLOCK) * _BLOCK
+        return np.add.reduceat(padded, np.cumsum(counts) - counts) + label
 
     def _samples(self, numbers: Int64) -> Sequence[Any]:
         if self._is_local:
@@ -184,16 +190,17 @@ def _read_local(url: str, size: int) -> bytes:
         os.close(file)
 
 
-def _class_of(files: Sequence[tuple[str, str, int]]) -> str:
-    return files[0][1].partition("/")[0]
-
-
-def _classes(groups: dict[str, list[tuple[str, str, int]]]) -> tuple[str, ...]:
+def _class_folders(groups: dict[str, list[tuple[str, str, int]]]) -> list[str]:
+    """The folder of each sample that names its class."""
+    found = []
     for key, files in groups.items():
         path = files[0][1]
-        if "/" not in path:
+        folder, slash, _ = path.partition("/")
+        if not slash:
             raise WriteError("the file is in no folder that could name its class", found=path, key=key)
-        if any(field == _LABEL for field, _, _ in files):
-            problem = "the sample has a label in a file, and one by its folder"
-            raise WriteError(problem, found=base_name(path), key=key, field=_LABEL)
-    return tuple(sorted({_class_of(files) for files in groups.values()}))
+        for field, _, _ in files:
+            if field == _LABEL:
+                problem = "the sample has a label in a file, and one by its folder"
+                raise WriteError(problem, found=base_name(path), key=key, field=_LABEL)
+        found.append(folder)
+    return found

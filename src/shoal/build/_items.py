@@ -132,6 +132,8 @@ class ShardItems(ItemsOf):
         source = self._dataset.source
         if not isinstance(source, ShardSource):
             raise OptionError("this dataset has no shards of its own", found=type(source).__name__)
+        if source.known_length is None:  # to count its samples, every shard must be opened: then that is all
+            self._held.update((number, hold_shard(source, number)) for number in range(len(source.shards)))
         return source
 
     @functools.cached_property

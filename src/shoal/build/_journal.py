@@ -9,7 +9,6 @@ whole (`shoal.shard.commit_staged`).
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -33,10 +32,11 @@ from shoal.shard import (
 )
 from shoal.store import base_name, join_url, local_path, relative_url, scheme_of, store_for
 
+from ._place import Place
 from ._report import BuildReport
 from ._work import Built, Failure
 
-__all__ = ["BuildJournal", "Place", "Start"]
+__all__ = ["BuildJournal", "Start"]
 
 _SEGMENT = 256
 """Lines of one file: object stores write a whole file for each line."""
@@ -46,33 +46,6 @@ _DIFFERS = {
     "function": "the function has changed",
     "plan": "the plan has changed",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a build goes."""
-
-    root: str
-    name: str
-    """What shards are called, below the root."""
-
-    @property
-    def mark(self) -> str:
-        """Tells builds into one folder apart."""
-        return hashlib.sha256(self.name.encode()).hexdigest()[:12]
-
-    def side(self, name: str) -> str:
-        """A file of the build's own, in the folder of sidecars."""
-        return join_url(self.root, ".shoal", name)
-
-    def is_ours(self, path: str) -> bool:
-        """Whether a shard is called as those of this build are."""
-        parts = re.split(r"(\{split\}|%0?\d*d|\{:0?\d*d?\})", self.name)
-        pattern = "".join(
-            r"[A-Za-z0-9_][\w.-]*" if part == "{split}" else r"\d+" if at % 2 else re.escape(part)
-            for at, part in enumerate(parts)
-        )
-        return re.fullmatch(pattern, path) is not None
 
 
 @dataclass(frozen=True, slots=True)

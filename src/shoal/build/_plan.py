@@ -66,7 +66,8 @@ class PlanOptions:
             raise OptionError("items are of one split or of several", expected="split or splits", found="both")
         shares = [share for _, share in self.splits]
         if self.splits and (min(shares) <= 0 or abs(sum(shares) - 1) > 1e-9 or len(set(names)) < len(names)):
-            raise OptionError("splits are shares of the whole", expected="shares that add up to 1", found=self.splits)
+            found = ", ".join(f"{name}={share}" for name, share in self.splits)
+            raise OptionError("splits are shares of the whole", expected="shares that add up to 1", found=found)
         if self.splits and len(self.splits) > 1 and "{split}" not in self.name:
             raise OptionError("several splits need names of their own", expected="{split} in the name", found=self.name)
 

@@ -11,10 +11,11 @@ from shoal.errors import OptionError
 from shoal.shard import Manifest, WriteOptions
 from shoal.store import base_name
 
-from ._build import Build, PathLike, Splits, engine_of, place_of, run_build
+from ._build import Build, PathLike, Splits, engine_of, run_build
 from ._engine import Engine
 from ._items import Items, JoinedItems, ShardItems
 from ._made import Maker
+from ._place import place_of
 from ._plan import PlanOptions
 from ._progress import BuildProgress
 from ._report import BuildReport

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -237,7 +237,7 @@ def _shards_of(items: Items) -> _Copied | None:
         return None
     if len(parts) == 1:
         return _Copied(parts[0].source, parts[0].rows, parts[0].held)
-    refs: list[ShardRef] = [ref for part in parts for ref in part.source.shards]
+    refs = [ref for part in parts for ref in _counted(part.source)]
     first = parts[0].source
     starts = np.cumsum([0, *(len(part.source) for part in parts)]).tolist()
     rows = np.concatenate([part.rows + start for part, start in zip(parts, starts, strict=False)])
@@ -248,6 +248,12 @@ def _shards_of(items: Items) -> _Copied | None:
         return parts[at].held(number - shards[at])
 
     return _Copied(ShardSource(refs, rule=first.rule, verify=first.verify), rows, hold)
+
+
+def _counted(source: ShardSource) -> list[ShardRef]:
+    """The shards of a source, which are not to be counted again."""
+    counts = np.diff(source.starts).tolist()
+    return [replace(ref, samples=count, rule=source.rule) for ref, count in zip(source.shards, counts, strict=True)]
 
 
 def _parts_of(items: Items) -> Sequence[Items]:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from shoal.build import BuildReport, build_shards
-from shoal.errors import ObjectExistsError, OptionError, WriteError
+from shoal.errors import ErrorBudgetExceeded, ObjectExistsError, OptionError, WriteError
 from shoal.shard import KeyRule
 from shoal.store import store_for
 
@@ -169,6 +169,15 @@ def build(
     tell(hinted(lambda: build_shards(from_where, out, called, **given, **stored, **doing)), report, as_json)
 
 
+_OPTIONS = (
+    ("overwrite=True", "--overwrite"),
+    ("raise error_budget", "raise --error-budget"),
+    ("keys='number'", "--keys number"),
+)
+"""What Python's errors say, and the shell's name for it."""
+_NO_BUDGET = ("; raise error_budget to go on without such items", "")
+
+
 def sources_and_out(paths: list[str]) -> tuple[list[str], str]:
     """The sources and, last, where to write."""
     if len(paths) < 2:
@@ -176,12 +185,13 @@ def sources_and_out(paths: list[str]) -> tuple[list[str], str]:
     return paths[:-1], paths[-1]
 
 
-def hinted(work: Callable[[], BuildReport]) -> BuildReport:
-    """Do it; errors speak of options of the command."""
+def hinted(work: Callable[[], BuildReport], *, budget: bool = True) -> BuildReport:
+    """Do it; errors speak of options of the command, of which ``budget`` may be one."""
     try:
         return work()
-    except (ObjectExistsError, WriteError) as error:
-        error.hint = None if error.hint is None else error.hint.replace("overwrite=True", "--overwrite")
+    except (ObjectExistsError, WriteError, ErrorBudgetExceeded) as error:
+        for said, option in _OPTIONS if budget else (_NO_BUDGET, *_OPTIONS):
+            error.hint = None if error.hint is None else error.hint.replace(said, option)
         raise
 
 

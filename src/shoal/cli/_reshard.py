@@ -86,7 +86,8 @@ def reshard(
             engine=engine,
             overwrite=overwrite,
             progress=False if as_json else None,
-        )
+        ),
+        budget=False,
     )
     tell(done, report, as_json)
 
@@ -137,7 +138,8 @@ def merge(
             engine=engine,
             overwrite=overwrite,
             progress=False if as_json else None,
-        )
+        ),
+        budget=False,
     )
     tell(done, report, as_json)
 

@@ -20,6 +20,8 @@ __all__ = ["LocalStore"]
 # One pread moves at most 2 GiB on Linux, whatever is asked.
 _MOST_AT_ONCE = 1 << 30
 _MOST_PARTS = 1024  # IOV_MAX of Linux and macOS
+# For larger calls Linux looks for free memory in larger pieces, and making room for them may take longer than writing.
+_MOST_WRITTEN = 256 << 10
 
 
 @contextlib.contextmanager
@@ -34,7 +36,9 @@ def _translated(url: str) -> Iterator[None]:
 
 
 def _ours(error: OSError | ValueError, url: str) -> StoreError:
-    if isinstance(error, (FileNotFoundError, NotADirectoryError)):
+    if isinstance(error, NotADirectoryError):
+        return ObjectNotFoundError("a part of the path is a file, not a folder", found=url, hint="check the path")
+    if isinstance(error, FileNotFoundError):
         return ObjectNotFoundError("no such file", found=url, hint="check the path")
     if isinstance(error, FileExistsError):
         return ObjectExistsError("the file exists already", found=url)
@@ -140,10 +144,7 @@ class LocalWriter:
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         with _translated(self._url):
-            file = self._file or self._open()
-            written = file.write(data)
-            if written < (data.nbytes if isinstance(data, memoryview) else len(data)):
-                _write_rest(file, memoryview(data).cast("B")[written:])
+            _write_pieces(self._file or self._open(), memoryview(data).cast("B"))
 
     def commit(self, *, durable: bool = False) -> ObjectInfo:
         with _translated(self._url):
@@ -164,10 +165,9 @@ class LocalWriter:
             self._file = None
 
 
-def _write_rest(file: BinaryIO, data: memoryview) -> None:
-    """One call writes at most 2 GiB on Linux, whatever it is given."""
+def _write_pieces(file: BinaryIO, data: memoryview) -> None:
     while data:
-        data = data[file.write(data) :]
+        data = data[file.write(data[:_MOST_WRITTEN]) :]
 
 
 class LocalStore:
@@ -192,10 +192,11 @@ class LocalStore:
         root = local_path(url)
         found: list[str] = []
         for folder, folders, names in os.walk(root):
-            if depth is not None and os.path.relpath(folder, root).count(os.sep) + (folder != root) >= depth - 1:
+            below = os.path.relpath(folder, root)
+            if depth is not None and below.count(os.sep) + (folder != root) >= depth - 1:
                 folders.clear()  # os.walk goes into those that are left
-            paths = (os.path.join(folder, name) for name in names if not _is_partial(name))
-            found.extend(_url_below(url, os.path.relpath(path, root)) for path in paths)
+            prefix = "" if below == os.curdir else below + os.sep
+            found.extend(_url_below(url, prefix + name) for name in names if not _is_partial(name))
         for below in sorted(found):
             with contextlib.suppress(ObjectNotFoundError):  # removed while we looked
                 yield self.info(below)

@@ -11,6 +11,7 @@ from shoal.errors import MissingExtraError, ObjectNotFoundError, ShardIndexError
 from shoal.shard import (
     Decoders,
     KeyRule,
+    Problem,
     ShardIndex,
     ShardRecord,
     ShardReport,
@@ -91,9 +92,14 @@ def judge(task: ShardTask, options: RepairOptions) -> Judgement:
 
 
 def _reasons(wrong: list[str], report: ShardReport) -> tuple[str, ...]:
-    told = [*wrong, *(str(replace(problem, shard="")).replace("shard , ", "") for problem in report.problems)]
+    told = [*wrong, *(_without_shard(problem) for problem in report.problems)]
     more = len(told) - _MOST_REASONS
     return (*told[:_MOST_REASONS], *((f"and {more} more",) if more > 0 else ()))
+
+
+def _without_shard(problem: Problem) -> str:
+    """What a problem says, on a line that has named the shard already."""
+    return str(replace(problem, shard="")).replace(" (shard )", "").replace("shard , ", "")
 
 
 def _index_of(task: ShardTask, reader: ObjectReader) -> tuple[ShardIndex | None, list[str]]:
