@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import obstore
@@ -23,18 +25,19 @@ _SHARD = 256 << 20
 
 
 def run(rounds: int = 3, megabytes: int = 512) -> Question:
-    """Samples into shards on a real S3 server on loopback, and the same number of bytes by obstore's multipart put."""
+    """Samples into shards on a real S3 server on loopback, and the same shards by obstore's multipart put."""
     question = Question(
         "Remote write",
         f"{megabytes} MB of samples of 22 KB into shards of 256 MB on SeaweedFS on loopback, with index, checksums and "
-        "manifest. The limit is obstore's multipart upload of as many bytes in memory, 8 MB parts, four at once.",
+        "manifest. The limit is obstore's multipart upload of the same shards from memory, 8 MB parts, four at once. "
+        "Each turn writes new objects: the server removes old ones in its own time, which is another's turn.",
         ("writer", "of the limit", "MB above start"),
     )
-    samples = list(_samples(megabytes))
+    samples, turns = list(_samples(megabytes)), itertools.count()
     with seaweed() as endpoint:
         reach(endpoint)
         client = _client(endpoint)
-        data = random.Random(1).randbytes(min(megabytes << 20, _SHARD))
+        shards = [store.get(url) for url in _write(samples, f"first-{next(turns)}")]
         memory = {"raw multipart": 0.0, "shoal": 0.0}
 
         def watched(name: str, act: Any) -> int:
@@ -45,8 +48,8 @@ def run(rounds: int = 3, megabytes: int = 512) -> Question:
 
         found = measure(
             [
-                Contender("raw multipart", lambda: watched("raw multipart", lambda: _raw(client, data, megabytes))),
-                Contender("shoal", lambda: watched("shoal", lambda: _write(samples)), _clear),
+                Contender("raw multipart", lambda: watched("raw multipart", lambda: _raw(client, shards, turns))),
+                Contender("shoal", lambda: watched("shoal", lambda: _write(samples, f"written-{next(turns)}"))),
             ],
             rounds,
         )
@@ -79,23 +82,18 @@ def _client(endpoint: str) -> Any:
     return S3Store(BUCKET, endpoint=endpoint, client_options={"allow_http": True}, **facts)
 
 
-def _raw(client: Any, data: bytes, megabytes: int) -> None:
-    left, number = megabytes << 20, 0
-    while left > 0:
-        obstore.put(client, f"raw/{number}", data[:left], use_multipart=True, chunk_size=_PART, max_concurrency=4)
-        left, number = left - len(data), number + 1
+def _raw(client: Any, shards: list[bytes], turns: Iterator[int]) -> None:
+    """The same bytes: what a server does with a part may depend on what is in it."""
+    for data in shards:
+        obstore.put(client, f"raw/{next(turns)}.tar", data, use_multipart=True, chunk_size=_PART, max_concurrency=4)
 
 
-def _write(samples: list[dict[str, Any]]) -> None:
-    with shoal.ShardWriter(f"s3://{BUCKET}/written/train-%06d.tar", max_bytes=_SHARD, overwrite=True) as writer:
+def _write(samples: list[dict[str, Any]], folder: str) -> list[str]:
+    """Where the shards are."""
+    with shoal.ShardWriter(f"s3://{BUCKET}/{folder}/train-%06d.tar", max_bytes=_SHARD, max_samples=1 << 30) as writer:
         for sample in samples:
             writer.write(sample)
-
-
-def _clear() -> None:
-    url = f"s3://{BUCKET}/written"
-    if store.store_for(url).is_folder(url):
-        store.delete(url, recursive=True)
+    return writer.urls
 
 
 if __name__ == "__main__":

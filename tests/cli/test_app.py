@@ -212,3 +212,14 @@ def test_a_reader_that_stops_reading_is_no_error_of_ours(dataset):
     assert done.stderr.read() == b""
     done.stderr.close()
     assert done.wait() in (0, 1)
+
+
+def test_wrong_use_is_a_document_as_well(run):
+    done = run("info", "somewhere", "--json", "--nothing")
+    assert (done.code, done.json["error"]["type"]) == (2, "OptionError")
+    assert done.err.strip().endswith("--nothing. See `shoal info --help`.")
+
+
+def test_the_command_is_there_as_a_module():
+    done = subprocess.run([sys.executable, "-m", "shoal", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"shoal {__version__}\n"

@@ -44,3 +44,10 @@ def test_compressed_shards_and_other_stores(run, compression):
         for number in range(5):
             writer.write({"txt": f"{number}"})
     assert run("bench", url, "--repeats", 1, "--json").json["samples"] == 5
+
+
+def test_shards_that_each_number_their_samples_anew_are_measured(run, tmp_path):
+    for name in "ab":
+        with shoal.ShardWriter(tmp_path / f"{name}.tar") as writer:
+            writer.write({"__key__": "000", "txt": name})
+    assert run("bench", tmp_path, "--repeats", 1, "--json").json["samples"] == 2

@@ -46,6 +46,7 @@ def test_a_function_from_a_file(run, tmp_path, monkeypatch):
     done = run("build", source, tmp_path / "out", *words)
     assert done.code == 1
     assert "seven" in done.err
+    assert "raise --error-budget" in done.err  # in the shell's words
     done = run("build", source, tmp_path / "out", *words, "--error-budget", 1, "--report", tmp_path / "report.json")
     assert done.code == 0, done.err
     assert "failed: item 4 (007): ValueError: seven" in done.out

@@ -35,6 +35,14 @@ def test_a_lost_sample_is_named_and_makes_the_exit_code_1(run, dataset):
     assert run("verify", dataset).code == 0
 
 
+def test_a_cut_shard_is_told_without_naming_it_on_every_line(run, dataset):
+    with open(dataset / "train-000000.tar", "r+b") as file:
+        file.truncate(3000)
+    done = run("repair", dataset)
+    assert "the shard changed after it was indexed" in done.out
+    assert "(shard" not in done.out
+
+
 def test_json_and_the_page(run, dataset, tmp_path):
     flip(dataset / "train-000000.tar", b"number 1")
     done = run("repair", dataset, "--json", "--report", tmp_path / "page.html", "--output", tmp_path / "whole")

@@ -140,3 +140,9 @@ def test_the_report_is_a_page(run, dataset, tmp_path):
     page = (tmp_path / "page.html").read_text()
     assert page.startswith("<!doctype html>")
     assert "k01" in page
+
+
+def test_the_metadata_that_a_writer_adds_to_each_shard_is_nothing_to_note(run, tmp_path):
+    with shoal.ShardWriter(tmp_path / "d" / "a.tar", metadata={"made": "here"}) as writer:
+        writer.write({"__key__": "a", "txt": "x"})
+    assert "note" not in run("verify", tmp_path / "d").out

@@ -194,3 +194,18 @@ def test_bytes_that_are_kept_make_a_list_of_their_batch(tmp_path):
     assert first["jpg"].shape == (4, 20, 30, 3)
     assert [type(image) for image in second["jpg"]] == [np.ndarray, bytes, np.ndarray, np.ndarray]
     assert second["jpg"][1] == b"no image"
+
+
+@pytest.mark.parametrize("spec", ["rgb8@20x30", "rgb8", "pil"])
+def test_a_loader_says_how_long_decoding_took(path, spec):
+    decoding = opened(path, spec).loader(batch_size=5, num_workers=1)
+    plain = opened(path, False).loader(batch_size=5, num_workers=1)
+    assert len(list(decoding)) == len(list(plain)) == COUNT // 5
+    assert decoding.stats().decode > 0
+    assert decoding.stats().fetch > 0
+    assert plain.stats().decode == 0
+
+
+def test_what_takes_longest_is_named():
+    stats = shoal.LoaderStats(wait=3.0, busy=7.0, fetch=1.0, decode=2.0, map=1.5)
+    assert stats.bound_by == "decode-bound, 30 % wait"

@@ -564,3 +564,23 @@ def test_a_missing_package_names_its_extra(package, call, tmp_path):
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert MissingExtraError.__name__ in done.stderr
     assert f"shoal[{'sql' if package == 'duckdb' else 'pandas'}]" in done.stderr
+
+
+def test_parquet_is_opened_as_it_is_where_no_shards_are_wanted(tmp_path):
+    pq.write_table(pa.table({"text": ["one", "two"], "class": [0, 1]}), tmp_path / "a.parquet")
+    ds = shoal.Dataset.from_parquet(tmp_path / "a.parquet")
+    assert (ds[1]["text"], len(ds.where("class = 0"))) == ("two", 1)
+    assert set(from_parquet(tmp_path / "a.parquet", columns=["text"])[0]) == {"__key__", "__url__", "text"}
+    with pytest.raises(OptionError, match="an output to write them to"):
+        from_parquet(tmp_path / "a.parquet", key="text")
+
+
+@shoal.packable
+class Swapped:
+    number: Annotated[NDArray[Any], Array(">f4")]
+
+
+def test_arrays_without_axes_keep_the_order_of_their_bytes(tmp_path):
+    written = [Swapped(np.array(1.5, ">f4")), Swapped(np.array(2.5, ">f4"))]
+    shoal.write_samples(written, tmp_path / "a.tar").to_parquet(tmp_path / "a.parquet")
+    assert list(from_parquet(tmp_path / "a.parquet", tmp_path / "b.tar", sample_type=Swapped)) == written

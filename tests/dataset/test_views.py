@@ -575,8 +575,13 @@ def test_a_damaged_dataset_can_be_listed(tmp_path):
     with pytest.warns(ShoalWarning, match="passed over"):
         found = list(ds)
     assert 0 < len(found) < 20
-    with pytest.raises(TypeError, match="has not a length before it is read"):
+    with pytest.raises(TypeError, match="has no length before it is read"):
         len(ds)
+    loader = ds.map(lambda sample: sample["cls"]).loader(batch_size=4)
+    with pytest.warns(ShoalWarning, match="passed over"):
+        assert [label for batch in loader for label in batch] == [sample["cls"] for sample in found]
+    with pytest.raises(TypeError, match="a damaged dataset can only be read from its start"):
+        len(loader)
 
 
 def test_a_home_is_a_home(folder, monkeypatch):
@@ -617,3 +622,42 @@ def test_a_foreign_tar_with_a_key_twice(tmp_path):
     assert ds.select([2, 3]).get("same")["json"] == {"n": 1}
     assert "same" not in ds.select([1, 3])
     assert ds.where("n = 1").keys() == ["same", "own1"]
+
+
+def doubled(sample):
+    return {"cls": 2 * sample["cls"]}
+
+
+@pytest.mark.parametrize("told", [{"num_parallel_calls": "auto"}, {"num_parallel_calls": 2}, {"workers": "thread"}])
+def test_a_map_that_is_told_where_it_runs_is_a_loader_of_the_same(ds, told):
+    loader = ds.map(doubled, **told)
+    assert isinstance(loader, shoal.DataLoader)
+    assert list(loader) == list(ds.map(doubled))
+    assert [len(batch["cls"]) for batch in loader.batch(25, drop_last=True).prefetch("auto")] == [25, 25]
+
+
+def test_a_map_in_processes_is_said_on_the_dataset_too(ds):
+    assert list(ds.select([3]).map(json.dumps, workers="process")) == [json.dumps(ds[3])]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda ds: ds.map(5),
+        lambda ds: ds.filter(None),
+        lambda ds: ds.map(doubled, "many"),
+        lambda ds: ds.map(doubled, workers="fork"),
+        lambda ds: ds.as_type(shoal.Lens.identity(dict)),
+        lambda ds: ds.ordered(batch_size=2, ragged="padded"),
+        lambda ds: ds.shuffled(batch_size=2, ragged="padded"),
+        lambda ds: ds.with_options(batch=3),
+    ],
+)
+def test_what_a_verb_cannot_take_is_refused_at_once(ds, wrong):
+    with pytest.raises(OptionError):
+        wrong(ds)
+
+
+def test_batches_are_taken_apart_and_options_make_a_loader(ds):
+    assert [sample["__key__"] for sample in ds.batched(7).unbatch()] == ds.keys()
+    assert len(ds.with_options(batch_size=7, drop_last=True)) == COUNT // 7

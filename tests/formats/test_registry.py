@@ -49,6 +49,11 @@ class TestDetect:
         write_tar(tmp_path / "d" / "a.tar", numbered(1))
         assert detect(tmp_path) == "webdataset"
 
+    def test_an_empty_folder_is_called_that(self, tmp_path):
+        (tmp_path / ".hidden").touch()
+        with pytest.raises(ObjectNotFoundError, match="the folder is empty"):
+            detect(tmp_path)
+
     def test_a_folder_not_by_its_hidden_files(self, tmp_path):
         assert "arrow" in formats()
         (tmp_path / ".shoal" / "index").mkdir(parents=True)

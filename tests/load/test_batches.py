@@ -14,7 +14,7 @@ from hypothesis import given
 from numpy.typing import NDArray
 
 import shoal
-from shoal.errors import ChecksumError, DecodeError, OptionError, SchemaMismatchError
+from shoal.errors import ChecksumError, DecodeError, FieldError, OptionError, SchemaMismatchError
 from shoal.load import Learnt, PayloadRun, SampleBatch, TypedColumns
 from shoal.load._walk import steps_of, walk
 from shoal.sample import field_spans
@@ -322,3 +322,12 @@ def test_payloads_that_do_not_lie_in_order_are_read_in_theirs():
     assert batch.array("confidence").tolist() == [sample.confidence for sample in expected]
     assert np.array_equal(batch.image, np.stack([sample.image for sample in expected]))
     assert batch.keys == [str(number) for number in order]
+
+
+def test_a_batch_is_made_of_samples_and_asked_for_fields_by_either_name():
+    samples = firsts(3)
+    batch = SampleBatch[First](samples)
+    assert (batch[1], batch.samples, batch["label"]) == (samples[1], samples, batch.label)
+    assert batch["image"] is batch.image
+    with pytest.raises(FieldError, match="expected image or label or confidence, found colour"):
+        _ = batch["colour"]

@@ -46,6 +46,15 @@ def test_prometheus_scrapes_what_the_loader_says():
     assert "train_shuffle_quality" not in found  # one shard: there is nothing to mix
 
 
+def test_prometheus_counts_what_went_over_the_wire():
+    registry = CollectorRegistry()
+    listener = prometheus_listener(registry)
+    listener(LoaderStats(requests=5, downloaded=1000, retries=2, request_seconds=0.5))
+    found = scraped(registry)
+    names = ("requests", "downloaded_bytes", "retries", "request_seconds")
+    assert [found[f"shoal_loader_{name}_total"] for name in names] == [5, 1000, 2, 0.5]
+
+
 def test_prometheus_has_a_registry_of_its_own():
     run(prometheus_listener(prefix="of_a_test"))
     assert scraped(REGISTRY)["of_a_test_samples_total"] == 100
@@ -88,7 +97,7 @@ def test_every_number_has_its_place():
     run(prometheus_listener(registry), opentelemetry_listener(provider.get_meter("test")))
     names = {name.removeprefix("shoal_loader_").removesuffix("_total") for name in scraped(registry)}
     assert names == {name.removeprefix("shoal.loader.") for name in exported(reader)}
-    assert len(names) == 17
+    assert len(names) == 22
     provider.shutdown()
 
 

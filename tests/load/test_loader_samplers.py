@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Generator
 
-from shoal.errors import OptionError
+from shoal.errors import OptionError, PositionError
 from shoal.load import DataLoader
 from shoal.order import DistributedSampler, SequentialSampler, ShufflingSampler, WeightedSampler
 
@@ -179,3 +179,10 @@ def test_a_sampler_of_unknown_length_has_none() -> None:
     with pytest.raises(TypeError):
         len(loader)
     assert list(loader) == [[30, 10]]
+
+
+@pytest.mark.parametrize("told", [{"sampler": [3, COUNT]}, {"batch_sampler": [[0], [-1]]}])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_sample_that_is_not_there_is_told_with_those_that_are(told: dict[str, Any], workers: int) -> None:
+    with pytest.raises(PositionError, match=f"expected 0 to {COUNT - 1}, found"):
+        list(DataLoader(DATA, num_workers=workers, **told))

@@ -482,3 +482,9 @@ def test_tf_data_gives_the_same() -> None:
         [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=240, check=False
     )
     assert done.stdout == "same\n", done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("sample", [{"__key__": "abc", "cls": 1}, {"a": [1, 2], "b": [1]}, {"a": "text"}, 5])
+def test_only_batches_are_taken_apart(sample: Any) -> None:
+    with pytest.raises(OptionError, match="only a batch can be taken apart"):
+        list(DataLoader([sample], batch_size=None, num_workers=0).unbatch())

@@ -193,3 +193,14 @@ def test_a_state_of_another_sampler_is_refused():
 def test_bad_settings_are_refused(bad):
     with pytest.raises(OptionError):
         bad()
+
+
+def test_a_launcher_tells_the_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    assert list(DistributedSampler(9, shuffle=False)) == [1, 4, 7]
+    assert list(DistributedSampler(9, num_replicas=2, rank=0, shuffle=False)) == [0, 2, 4, 6, 8]
+    with pytest.raises(OptionError, match="go together"):
+        DistributedSampler(9, rank=0)
+    monkeypatch.delenv("RANK")
+    assert list(DistributedSampler(4, shuffle=False)) == [0, 1, 2, 3]

@@ -213,3 +213,17 @@ def test_what_must_be_there_and_is_nowhere_needs_all_so_that_the_error_shows_all
     assert fields_needed(Found, ["a"], {"jpg": True}) is None
     with pytest.raises(FieldError):
         fields_needed(Found, ["nothing"], {})
+
+
+class Sized(PackableSample):
+    width: Annotated[int, Fields("size.width|json.size.width")]
+    height: Annotated[int, Fields("meta.json.height")] = 0
+
+
+def test_an_entry_of_json_is_named_as_where_names_it():
+    sample = {"json": b'{"size": {"width": 3}, "height": 1}', "meta.json": b'{"height": 2}'}
+    assert from_fields(Sized, sample) == Sized(3, 2)
+    assert from_fields(Sized, {"json": {"size": {"width": 3}}, "meta.json": {}}) == Sized(3, 0)
+    assert fields_needed(Sized, None, {"jpg": True, "json": True, "meta.json": True}) == ("json", "meta.json")
+    with pytest.raises(SchemaMismatchError, match=r"json\.size\.width for width"):
+        from_fields(Sized, {"json": {"size": 3}})

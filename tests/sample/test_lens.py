@@ -248,6 +248,8 @@ def test_a_missing_lens_lists_the_registered():
         network(shorten).find(Length, Full)
     with pytest.raises(LookupError, match="none"):
         LensNetwork().find(Full, Labelled)
+    with pytest.raises(LensNotFoundError, match="structural_lens"):  # and not: open the data as what it is opened as
+        network(shorten).find(Full, Length)
 
 
 def test_a_network_shows_its_lenses():

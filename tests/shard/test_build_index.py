@@ -139,7 +139,7 @@ def test_members_left_out_are_counted_in_the_facts():
     archive = (
         header(b"folder/", 0, b"5") + plain("README", b"1") + plain("a.txt", b"1") + plain("__meta__", b"{}") + END
     )
-    assert _index(archive).facts.skipped == {"folder": 1, "name without key and field": 2}
+    assert _index(archive).facts.skipped == {"folder": 1, "name without key and field": 1, "metadata of the shard": 1}
     assert _index(plain("a.txt", b"1") + END).facts.skipped == {}
 
 

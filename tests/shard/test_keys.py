@@ -192,7 +192,7 @@ def test_a_sample_goes_on_over_members_that_belong_to_none():
 def test_names_of_no_sample_are_counted():
     skipped = Counter()
     Grouper(skipped=skipped).add(["a.txt", "README", ".x", "__meta__", "b.txt"])
-    assert skipped == {"name without key and field": 3}
+    assert skipped == {"name without key and field": 2, "metadata of the shard": 1}
 
 
 def test_flattened_folders_must_not_merge_samples():

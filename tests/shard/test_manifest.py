@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import FieldError, ManifestError, ObjectNotFoundError
+from shoal.schema import Default, Field, IntType, Schema, schema_to_json
 from shoal.shard import (
     KeyRule,
     Manifest,
@@ -20,7 +21,7 @@ from shoal.shard import (
     save_manifest,
     split_of,
 )
-from shoal.shard._manifest import decode_manifest, encode_manifest, merge_shards
+from shoal.shard._manifest import decode_manifest, encode_manifest, joined_schema, merge_shards
 
 names = st.text(st.sampled_from("abc-0123456789"), min_size=1, max_size=8)
 counts = st.integers(0, 2**40)
@@ -286,3 +287,35 @@ def test_a_list_keeps_its_order(folder):
 def test_a_pattern_that_matches_nothing_says_so(folder):
     with pytest.raises(ObjectNotFoundError, match="matches no file"):
         locate_shards(f"{folder}/nothing-*.tar")
+
+
+def typed(*fields):
+    return schema_to_json(Schema("S", tuple(Field(name, IntType(), default) for name, default in fields)))
+
+
+ONE = typed(("a", None))
+MORE = typed(("a", None), ("b", Default("0")))
+OTHER = typed(("c", None))
+
+
+@pytest.mark.parametrize(
+    "before, added, expected",
+    [
+        (ONE, ONE, ONE),
+        (ONE, MORE, MORE),
+        (OTHER, ONE, None),
+        (None, ONE, None),
+        (ONE, None, ONE),
+        ({"no": "schema"}, ONE, None),
+    ],
+)
+def test_of_two_schemas_the_one_that_reads_both_stays(before, added, expected):
+    packed = record("b.tar", fields={"msgpack": (1, 10)})
+    manifest = Manifest({"train": (record("a.tar"),)}, schema=before)
+    assert joined_schema(manifest, added, [packed]) == expected
+    assert joined_schema(Manifest({}, schema=before), added, [packed]) == added
+
+
+def test_plain_samples_beside_typed_ones_have_no_schema_in_common():
+    manifest = Manifest({"train": (record("a.tar"),)}, schema=ONE)
+    assert joined_schema(manifest, None, [record("b.tar", fields={"txt": (1, 10)})]) is None

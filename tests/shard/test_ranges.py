@@ -50,19 +50,34 @@ def test_every_wanted_member_is_in_one_range(shard, data):
                 assert covers(ranges, int(stored[first]), int(stored[first + 1]))
 
 
-@given(st.integers(1, 1 << 22))
-def test_parts_hold_all_spans_once_and_in_order(shard, most):
-    spans = shard.spans()
-    parts = list(span_parts(shard.index, spans, most=most))
+@given(st.integers(1, 1 << 22), st.sampled_from([None, ["cls"]]))
+def test_parts_hold_all_spans_once_and_in_order(shard, most, fields):
+    spans = shard.spans(fields)
+    parts = list(span_parts(shard.index, spans, fields, most=most))
     assert [part.span for part in parts] == sorted({part.span for part in parts})
     assert parts[-1].span == len(spans) - 1
-    first = 0
+    first, left_over = 0, None
     for part in parts:
-        own = [span_ranges(shard.index, *span)[0] for span in spans[first : part.span + 1]]
+        own = [one for span in spans[first : part.span + 1] for one in span_ranges(shard.index, *span, fields)]
         size = sum(stop - start for start, stop in part.ranges)
-        assert size <= most or len(own) == 1
+        assert size <= most or first == part.span
+        if left_over is not None:  # what the part before has of the first span, and what this one has of it
+            assert own.pop(0) == (left_over, part.head)
+            assert left_over < part.ranges[0][0] < part.head
+        else:
+            assert part.head == part.ranges[0][0]
         assert all(covers(part.ranges, *one) for one in own)
+        left_over = part.tail if part.tail < part.ranges[-1][1] else None
         first = part.span + 1
+    assert left_over is None
+
+
+def test_parts_of_what_lies_one_behind_the_other_end_at_multiples(shard):
+    largest = max(stop - start for one in shard.spans() for start, stop in span_ranges(shard.index, *one))
+    parts = list(span_parts(shard.index, shard.spans(), most=largest))
+    assert len(parts) > 1
+    assert all(one.ranges[0][1] == other.ranges[0][0] for one, other in itertools.pairwise(parts))
+    assert all(part.ranges[0][1] % largest == 0 for part in parts[:-1])
 
 
 @given(st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=12), min_size=1, max_size=5), st.integers(0, 99))

@@ -14,6 +14,7 @@ import os
 import re
 import tarfile
 import zlib
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -28,11 +29,13 @@ from shoal.errors import (
     ObjectExistsError,
     OptionError,
     PatternError,
+    SchemaMismatchError,
     StoreError,
     UnsafeCodecError,
     UnsafeNameError,
     WriteError,
 )
+from shoal.sample import packable
 from shoal.shard import (
     ReaderFeed,
     SampleStream,
@@ -964,3 +967,60 @@ def test_a_missing_last_newline_of_a_key_rule_is_no_way_in(tmp_path):
     """`re.match(...$)` would let a trailing newline through."""
     with ShardWriter(tmp_path / "s-%06d.tar") as writer, pytest.raises(UnsafeNameError):
         writer.write({"__key__": "plain\n", "txt": "1"})
+
+
+@packable
+class Number:
+    n: int
+
+
+@dataclass
+class Named:
+    name: str
+
+
+def test_typed_samples_are_numbered_so_that_they_give_the_same_bytes(tmp_path):
+    for folder in ("a", "b"):
+        with ShardWriter(tmp_path / folder / "x.tar") as writer:
+            writer.write(Number(1))
+            writer.write(("key", Number(2)))
+    assert (tmp_path / "a" / "x.tar").read_bytes() == (tmp_path / "b" / "x.tar").read_bytes()
+    with tarfile.open(tmp_path / "a" / "x.tar") as tar:
+        assert tar.getnames() == ["000000000.msgpack", "key.msgpack"]
+
+
+@pytest.mark.parametrize(
+    "samples, expected",
+    [
+        ([Number(1), Number(2)], "Number"),
+        ([Named("a")], "Named"),
+        ([Number(1), Named("a")], None),
+        ([Number(1), {"txt": "a"}], None),
+        ([{"txt": "a"}], None),
+    ],
+)
+def test_samples_that_are_all_of_one_type_give_the_manifest_its_schema(tmp_path, samples, expected):
+    with ShardWriter(tmp_path / "x.tar") as writer:
+        for sample in samples:
+            writer.write(sample)
+    schema = load_manifest(str(tmp_path)).schema
+    assert (schema and schema["title"]) == expected
+
+
+def test_a_typed_sample_that_does_not_fit_is_told_with_its_number(tmp_path):
+    with ShardWriter(tmp_path / "x.tar") as writer:
+        writer.write(Number(1))
+        with pytest.raises(SchemaMismatchError, match=r"expected int, found str.*key 000000001, field n"):
+            writer.write(Number("2"))
+
+
+@pytest.mark.parametrize("ending, kind", [("tar.gz", "gzip"), ("tgz", "gzip"), ("tar.xz", "xz"), ("TAR.ZST", "zstd")])
+def test_a_name_says_how_a_shard_is_compressed(tmp_path, ending, kind):
+    with ShardWriter(tmp_path / f"x-%d.{ending}") as writer:
+        writer.write({"__key__": "a", "txt": "x"})
+    assert load_manifest(str(tmp_path)).shards[0].compression == kind
+    stored = (tmp_path / f"x-0.{ending}").read_bytes()
+    with tarfile.open(fileobj=io.BytesIO(UNPACK[kind](stored))) as tar:
+        assert tar.getnames() == ["a.txt"]
+    with pytest.raises(OptionError, match="the name says another compression"):
+        ShardWriter(tmp_path / f"x-%d.{ending}", compression="bz2")

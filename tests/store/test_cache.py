@@ -153,12 +153,38 @@ def test_bytes_that_a_power_cut_lost_are_fetched_again(s3):
                 crc = file.read().partition(b" ")[0]
             with open(path, "wb") as file:
                 file.write(crc + b" another-boot")
+    Path(entry.folder, "whole").write_bytes(b"another-boot")
     with open(os.path.join(entry.folder, "data"), "r+b") as file:
         file.seek(1 << 20)
         file.write(bytes(1 << 20))
     with closing(cached_reader(store_for(url).open(url), "blocks")) as reader:
         right = reader.read(0, 3 << 20) == content
         assert right
+
+
+def test_the_end_that_no_sample_needs_comes_too_so_that_all_is_there(s3):
+    url, content = f"{s3}/a", os.urandom((2 << 20) + 10_240)
+    store.put(url, content)
+    with closing(_cached.CachedReader(store_for(url).open(url))) as reader:
+        assert reader.read(0, 1 << 20) == content[: 1 << 20]
+        assert reader.is_far
+        assert reader.read(1 << 20, 2 << 20) == content[1 << 20 : 2 << 20]
+        assert not reader.is_far
+        assert reader.read(0, len(content)) == content
+
+
+def test_that_all_is_there_is_noted_and_no_longer_said_once_a_cell_is_not(s3, monkeypatch):
+    url = f"{s3}/a"
+    store.put(url, os.urandom(3 << 20))
+    cached_reader(store_for(url).open(url), "shards").close()
+    copy = _disk.CachedObject(store_for(url).info(url))
+    with monkeypatch.context() as patched:
+        patched.setattr(_disk.CachedObject, "has", lambda *_: pytest.fail("each cell was looked at"))
+        assert copy.is_whole()
+    copy.forget(1)
+    again = _disk.CachedObject(store_for(url).info(url))
+    assert not again.is_whole()
+    assert [again.has(cell) for cell in range(3)] == [True, False, True]
 
 
 def test_a_file_that_was_cut_is_not_believed(s3):

@@ -84,11 +84,28 @@ def test_folders_are_made_where_there_are_any(run, files):  # noqa: F811 - the f
 
 
 def test_what_is_not_there_is_one_sentence_and_1(run, s3, files):  # noqa: F811 - the fixture
-    for args in (["get", f"{s3}/none"], ["stat", f"{s3}/none"], ["rm", f"{s3}/none"], ["cp", f"{s3}/none", "x"]):
+    for args in (
+        ["get", f"{s3}/none"],
+        ["stat", f"{s3}/none"],
+        ["rm", f"{s3}/none"],
+        ["cp", f"{s3}/none", "x"],
+        ["ls", f"{s3}/none"],
+        ["ls", "none"],
+        ["rm", "-r", f"{s3}/none"],
+    ):
         done = run("store", *args)
         assert done.code == 1
         assert re.fullmatch(r"shoal: [^\n]+\n", done.err)
         assert "none" in done.err
+
+
+def test_a_folder_is_removed_only_when_that_is_said(run, s3, files):  # noqa: F811 - the fixture
+    assert run("store", "put", "data", f"{s3}/up").code == 0
+    for folder in (f"{s3}/up", "data"):
+        done = run("store", "rm", folder)
+        assert done.code == 1
+        assert "it is a folder: -r removes everything below it" in done.err
+    assert len(store.list(f"{s3}/up")) == len(store.list("data")) == 2
 
 
 def test_where_the_service_is_can_be_said(run, s3, s3_endpoint, files, monkeypatch):  # noqa: F811 - the fixture

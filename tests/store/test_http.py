@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
+from contextlib import closing
+from urllib.parse import urlsplit
+
 import pytest
 
+import shoal
 from shoal.errors import ObjectChangedError, ObjectNotFoundError, StoreError
+from shoal.formats import webdataset
 from shoal.store import exists, get, put, stat, store_for
 from shoal.store import list as list_objects
 
@@ -38,11 +44,31 @@ def test_quoted_names_are_unquoted_once(http):
     assert get(f"{http.url}/a%20b/%C3%BC%2541.tar") == b"x"
 
 
-def test_a_server_without_ranges_is_read_whole_and_says_so_otherwise(http, url):
-    http.quirks.add("no-ranges")
+def test_a_server_without_ranges_is_read_from_the_start_each_time(http, url):
+    http.quirks.add("no-ranges")  # as `python -m http.server` has none
     assert get(url) == DATA
-    with pytest.raises(StoreError):
-        store_for(url).open(url).read(10, 20)
+    with closing(store_for(url).open(url)) as reader:
+        assert reader.info.size == len(DATA)
+        for start, stop in ((10, 20), (0, 1), (70_000, 90_000), (len(DATA) - 5, len(DATA)), (7, 7), (5, len(DATA) + 9)):
+            assert reader.read(start, stop) == DATA[start:stop]
+        http.objects["/data/a.tar"] = DATA + b"more"
+        with pytest.raises(ObjectChangedError):
+            reader.read(10, 20)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_shards_on_a_server_without_ranges_are_samples_all_the_same(http, tmp_path, packed):
+    http.quirks.add("no-ranges")
+    with shoal.ShardWriter(f"{tmp_path}/a-%06d.tar") as writer:
+        for number in range(20):
+            writer.write({"__key__": f"{number:03d}", "txt": f"text {number}"})
+    data = (tmp_path / "a-000000.tar").read_bytes()
+    url = f"{http.url}/b.tar{'.gz' if packed else ''}"
+    http.objects[urlsplit(url).path] = gzip.compress(data) if packed else data
+    expected = [f"text {number}" for number in range(20)]
+    assert [sample["txt"] for sample in webdataset.stream(url)] == expected
+    assert [sample["txt"] for sample in shoal.Dataset(url)] == expected
+    assert shoal.Dataset(url)[13]["txt"] == "text 13"
 
 
 def test_without_an_etag_the_size_is_watched(http, url):

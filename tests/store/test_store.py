@@ -9,7 +9,7 @@ import os
 import numpy as np
 import pytest
 
-from shoal.errors import StoreError
+from shoal.errors import ObjectNotFoundError, StoreError
 from shoal.store import (
     LocalStore,
     MemoryStore,
@@ -240,3 +240,9 @@ def test_bytes_of_any_length_are_written_whole(tmp_path):
     writer.commit()
     whole = (tmp_path / "a").read_bytes() == b"0" + array.tobytes() + b"x" * 2500
     assert whole  # not compared in the assert: the difference would be a screenful
+
+
+def test_a_file_in_the_way_of_a_folder_is_told_as_that(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ObjectNotFoundError, match="a part of the path is a file, not a folder"):
+        store_for(str(tmp_path)).open(f"{tmp_path}/file/inside")

@@ -6,7 +6,7 @@ import random
 import uuid
 
 import pytest
-from tests.store.servers import BUCKET
+from tests.store.servers import BUCKET, Fault
 
 from shoal import store
 from shoal.errors import ObjectNotFoundError, OptionError, StoreError, UnsafeNameError
@@ -125,9 +125,10 @@ def test_a_name_in_a_store_cannot_lead_out_of_the_folder(tmp_path, name):
     assert not list(tmp_path.rglob("*out"))
 
 
-def test_a_transfer_that_fails_leaves_no_half_file(http, tmp_path):
-    http.objects["/a.bin"] = DATA[:1_000_000]
-    http.quirks.add("no-ranges")
+def test_a_transfer_that_fails_leaves_no_half_file(proxy, broken, tmp_path):
+    store.put(f"{broken}/a.bin", DATA[:1_000_000])
+    store.configure(broken, retries=1)
+    proxy.faults.append(Fault("cut", times=100, after=1000))
     with pytest.raises(StoreError):
-        store.download(f"{http.url}/a.bin", tmp_path / "to")
+        store.download(f"{broken}/a.bin", tmp_path / "to")
     assert not [path for path in (tmp_path / "to").rglob("*") if path.is_file()]

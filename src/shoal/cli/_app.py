@@ -164,7 +164,7 @@ def main(args: Sequence[str] | None = None) -> int:
     except _Failure as failure:
         return _failed(failure.error, given)
     except _ClickError as error:
-        return _misused(error)
+        return _misused(error, given)
     except typer.Abort:
         return _INTERRUPTED
     return code if isinstance(code, int) else 0
@@ -189,10 +189,13 @@ def _system_error(error: OSError) -> str:
     return f"{error.strerror or error}: {error.filename}" if error.filename else str(error.strerror or error)
 
 
-def _misused(error: Any) -> int:
+def _misused(error: Any, args: list[str]) -> int:
     if type(error).__name__ == "NoArgsIsHelpError":  # `shoal` alone: the help is the answer
         error.show()
         return _WRONG_USE
     command = getattr(getattr(error, "ctx", None), "command_path", "shoal")
-    typer.echo(f"shoal: {' '.join(error.format_message().split())} See `{command} --help`.", err=True)
+    said = " ".join(error.format_message().split()).rstrip(".")
+    if "--json" in args:
+        print_error_json(OptionError(said))
+    typer.echo(f"shoal: {said}. See `{command} --help`.", err=True)
     return int(error.exit_code)

@@ -184,13 +184,15 @@ def _measure_writes(
 def _samples_in_memory(source: ShardSource, most: int) -> list[Sample]:
     """The first samples, up to ``most`` bytes, so that writing is not measured together with reading."""
     samples: list[Sample] = []
-    left = most
+    left, keys = most, set[str]()
     for run in source.stream():
         for sample in run:
             left -= sum(len(value) for name, value in sample.items() if not name.startswith("__"))
             if samples and left < 0:
                 return samples
-            samples.append(sample)
+            # Shards that each number their samples anew have the same keys, which one shard cannot have.
+            samples.append(sample if sample["__key__"] not in keys else {**sample, "__key__": f"{len(samples):09d}"})
+            keys.add(samples[-1]["__key__"])
     return samples
 
 

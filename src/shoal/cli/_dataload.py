@@ -153,12 +153,17 @@ def _facts(stats: LoaderStats) -> list[Fact]:
         ("read", f"{show_count(stats.samples, 'sample')}, {show_bytes(stats.bytes)}, in {stats.batches:,} batches"),
         ("bound by", stats.bound_by),
         ("waited", f"{stats.wait:.2f} s of {stats.seconds:.2f} s"),
-        ("work", f"read {stats.fetch:.2f} s, map {stats.map:.2f} s, collate {stats.collate:.2f} s, over all threads"),
+        ("work", f"{_work(stats)}, over all threads"),
         ("first batch", f"after {first}" if first else "none came"),
         ("settings", f"{show_count(stats.workers, 'worker')}, {stats.prefetch} ahead"),
         *quality,
         *skipped,
     ]
+
+
+def _work(stats: LoaderStats) -> str:
+    done = {"read": stats.fetch, "decode": stats.decode, "map": stats.map, "collate": stats.collate}
+    return ", ".join(f"{name} {seconds:.2f} s" for name, seconds in done.items())
 
 
 def _last_steps(stats: LoaderStats) -> list[Fact]:

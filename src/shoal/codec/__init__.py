@@ -5,7 +5,7 @@
     _codec      what a codec is          _registry   which one a name chooses, and how users add theirs
     _form       "rgb8", "audio", ...     _spec       what to decode, as a value
     _framework _frameworks _jax _tf      tensors that are handed out
-    _resolve    decode, decoders, encode, encoders: all the rest meets here
+    _resolve    decode, decoders, encode, encoders: all the rest meets here; _clock counts how long it took
     _text _json _msgpack _cbor _pickle _array _npz _tenbin _torch _image_encode _audio _video
     _image_spec _image_read _image_resize _image_decode   images, perhaps all of one size
 
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from shoal.codec._array import array_view, as_array, decode_npy, encode_npy
 from shoal.codec._audio import Audio
+from shoal.codec._clock import decoding_seconds
 from shoal.codec._codec import Buffer, Codec, Decoder, EncodeOptions, Encoder, Limits, SizedDecoder
 from shoal.codec._framework import Framework
 from shoal.codec._frameworks import framework, framework_of
@@ -50,6 +51,7 @@ __all__ = [
     "decode_npy",
     "decode_spec",
     "decoders",
+    "decoding_seconds",
     "encode",
     "encode_npy",
     "encoders",

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from shoal.codec._clock import clocked
 from shoal.codec._codec import Buffer, Codec, Decoder, Encoded, EncodeOptions, Encoder, SizedDecoder
 from shoal.codec._form import FORMS
 from shoal.codec._gzip import GZIP_MAGIC, gunzip, gzip
@@ -93,6 +94,8 @@ def _decoder(spec: DecodeSpec, field: str) -> Decoder | None:
     codec, keep = codec_for(field), spec.on_decode_error == "keep"
     if isinstance(found, SizedDecoder) and not keep:  # bytes that are kept have no place in an array
         return _guarded_filling(found, field, codec)
+    if codec is None or codec.kind != "data":
+        found = clocked(found)
     return _guarded(found, field, codec, keep)
 
 
@@ -201,7 +204,7 @@ def _guarded(decoder: Decoder, field: str, codec: Codec | None, keep: bool) -> D
 
 
 def _guarded_filling(decoder: SizedDecoder, field: str, codec: Codec | None) -> SizedDecoder:
-    decode_into = decoder.decode_into
+    decode_into = clocked(decoder.decode_into)
 
     def run(data: Buffer, out: Any) -> None:
         try:
@@ -223,8 +226,11 @@ def _decode_error(error: Exception, field: str, codec: Codec | None) -> CodecErr
         error.at(field=field)
         return error
     expected = codec.expects if codec else None
-    found = f"{type(error).__name__}: {error}"
+    found = f"{type(error).__name__}: {_IN_MEMORY.sub('', str(error))}"
     return DecodeError("the field does not decode", expected=expected, found=found, field=field, offset=_offset(error))
+
+
+_IN_MEMORY = re.compile(r" <_io\.BytesIO object at 0x[0-9a-f]+>")  # Pillow's name for bytes, which says nothing
 
 
 def _offset(error: Exception) -> int | None:

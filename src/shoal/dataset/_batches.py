@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ from shoal.shard import ShardSource
 __all__ = [
     "TypedOptions",
     "check_batch_size",
+    "check_ragged",
     "in_batches",
     "ordered_batches",
     "shuffled_batches",
@@ -60,6 +61,12 @@ def check_batch_size(batch_size: int) -> int:
             "a batch holds at least one sample", expected="batch_size of at least 1", found=repr(batch_size)
         )
     return batch_size
+
+
+def check_ragged(ragged: str) -> None:
+    """Raise OptionError unless it is one of the things that can become of arrays of different shapes."""
+    if ragged not in get_args(Ragged):
+        raise OptionError("no such `ragged`", expected=" or ".join(map(repr, get_args(Ragged))), found=repr(ragged))
 
 
 def in_batches(samples: Iterable[Any], batch_size: int, drop_last: bool, ragged: Ragged) -> Iterator[Any]:

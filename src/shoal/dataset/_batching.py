@@ -13,7 +13,7 @@ from shoal.load import Ragged, SampleBatch
 from shoal.sample import is_record
 from shoal.shard import ShardSource
 
-from ._batches import TypedOptions, check_batch_size, in_batches, ordered_batches, shuffled_batches
+from ._batches import TypedOptions, check_batch_size, check_ragged, in_batches, ordered_batches, shuffled_batches
 from ._core import Core, Int64
 from ._peer._formats_out import Formatting
 from ._reading import PAYLOAD
@@ -66,6 +66,7 @@ class Batching(Core[T]):
         if batch_size is None:
             return iter(self)
         check_batch_size(batch_size)
+        check_ragged(ragged)
         if self._format is not None:
             return self._formatted_batches(self._rows, batch_size, drop_last)
         source = self._raw_source()
@@ -99,6 +100,7 @@ class Batching(Core[T]):
         ragged: Ragged = "list",
     ) -> Iterator[Any]:
         """Samples, or batches of them, in a random order, each once. A drawn seed is kept as ``seed``."""
+        check_ragged(ragged)
         self.seed = secrets.randbits(32) if seed is None else seed
         source = self._raw_source()
         if batch_size is not None and source is not None:

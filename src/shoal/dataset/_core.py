@@ -163,7 +163,7 @@ class Core(Generic[T]):
             if not self.errors.goes_on:
                 raise
             # A TypeError, since list() and the like ask for a length first and go on without when there is none.
-            raise TypeError(f"a damaged dataset has not a length before it is read: {error}") from error
+            raise TypeError(f"a damaged dataset has no length before it is read: {error}") from error
 
     def __repr__(self) -> str:
         """What it is, without opening anything."""
@@ -400,7 +400,9 @@ class Core(Generic[T]):
 
     def _refuse_filtered(self, what: str) -> None:
         if any(stage.kind == "filter" for stage in self._description.stages):
-            raise TypeError(f"a filtered dataset has not {what} before it is read; use .materialize() or .where()")
+            raise TypeError(
+                f"a filtered dataset does not have {what} before it is read; use .materialize() or .where()"
+            )
 
 
 def _those_in(wanted: Wanted, present: Mapping[str, bool]) -> tuple[str, ...]:

@@ -10,8 +10,9 @@ from shoal.codec import decode_spec
 from shoal.errors import OptionError
 from shoal.formats import SourceOptions
 from shoal.protocols import DataSource
-from shoal.shard import WEBDATASET_RULE, ErrorPolicy
+from shoal.shard import WEBDATASET_RULE, ErrorPolicy, KeyRule
 
+from ._asked import check_path
 from ._batching import Batching
 from ._combined._mix import Mixing
 from ._combined._verbs import Combining
@@ -119,18 +120,19 @@ def _described(
     fields = options.get("fields")
     if isinstance(fields, str):
         raise OptionError("fields are a list of names", expected=f"[{fields!r}]", found=repr(fields))
-    if not isinstance(path, (str, os.PathLike, DataSource, Iterable)):
-        raise OptionError(
-            "this names no dataset", expected="a path, a pattern, a list of them or a DataSource", found=repr(path)
-        )
+    path = path if isinstance(path, (str, os.PathLike, DataSource)) or hasattr(path, "read") else _listed(path)
+    check_path(path)
+    rule = options.get("rule", WEBDATASET_RULE)
+    if not isinstance(rule, KeyRule):
+        raise OptionError("this is no rule for keys", expected="a KeyRule", found=repr(rule))
     _refuse_unless_bool("verify", options.get("verify", True))
     _refuse_unless_bool("writable", options.get("writable", False))
     _refuse_unless_bool("tombstones", options.get("tombstones", True))
     return Description(
-        _at_home(path) if isinstance(path, (str, os.PathLike, DataSource)) else tuple(map(_at_home, path)),
+        tuple(map(_at_home, path)) if isinstance(path, tuple) else _at_home(path),
         SourceOptions(
             options.get("split"),
-            options.get("rule", WEBDATASET_RULE),
+            rule,
             options.get("verify", True),
             cache=_checked_cache(options.get("cache")),
         ),
@@ -146,6 +148,11 @@ def _described(
         tombstones=options.get("tombstones", True),
         writable=options.get("writable", False),
     )
+
+
+def _listed(paths: Any) -> Any:
+    """Several paths as a tuple: they are looked at more than once."""
+    return tuple(paths) if isinstance(paths, Iterable) else paths
 
 
 def _at_home(path: Any) -> Any:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from shoal.errors import ShardIndexError, ShoalError, TarError
+from shoal.errors import SchemaMismatchError, ShardIndexError, ShoalError, TarError
 from shoal.sample import (
     DictSample,
     class_from_schema,
@@ -21,6 +21,7 @@ from shoal.sample import (
 from shoal.schema import schema_from_json
 from shoal.shard import Pick, Sample, ShardSource, Source
 
+from ._asked import check_sample_type
 from ._decoding import writable_copy
 from ._description import Stage
 
@@ -46,12 +47,18 @@ class Reading:
 
 
 def stored_type_of(source: Source, asked: type[Any] | None) -> type[Any]:
-    """The type asked for, else the manifest's, else DictSample where samples are payloads, else dict."""
+    """The type asked for, else the manifest's, else DictSample where samples are payloads, else dict.
+
+    Raises OptionError for a class that is no type of samples.
+    """
     if asked is not None:
+        check_sample_type(asked)
         return asked
     manifest = source.manifest if isinstance(source, ShardSource) else None
     if manifest is not None and manifest.schema is not None:
         return class_from_schema(schema_from_json(manifest.schema))
+    if manifest is not None and any(set(record.fields) - {PAYLOAD} for record in manifest.shards):
+        return dict  # payloads among plain samples, whichever come first
     return DictSample if _first_fields(source) == (PAYLOAD,) else dict
 
 
@@ -73,7 +80,7 @@ def reading_for(
     if not is_record(sample_type):
         own = getattr(sample_type, "from_bytes", None) if packed and sample_type is not dict else None
         if own is not None:  # a class of the user's that packs itself
-            return Reading(sample_type, (PAYLOAD,), True, lambda sample: own(sample[PAYLOAD]))
+            return Reading(sample_type, (PAYLOAD,), True, partial(_unpacked, own))
         return Reading(sample_type, None, False, None)
     if packed:
         read = None if looked_at is None else partial_unpacker(sample_type, looked_at, writable=writable)
@@ -94,13 +101,23 @@ def _plain_reading(source: Source, sample_type: type[Any], looked_at: frozenset[
 
 
 def _dict_sample(writable: bool, sample: Sample) -> DictSample:
-    found = DictSample.from_bytes(sample[PAYLOAD])
+    found: DictSample = _unpacked(DictSample.from_bytes, sample)
     return DictSample(writable_copy(found.to_dict())) if writable else found
 
 
 def _unpacked(read: Callable[[bytes], Any], sample: Sample) -> Any:
     try:
         return read(sample[PAYLOAD])
+    except KeyError:
+        if PAYLOAD in sample:
+            raise
+        raise SchemaMismatchError(
+            "the sample has no payload",
+            expected=f"a field {PAYLOAD}, as the first sample has",
+            shard=sample["__url__"],
+            key=sample["__key__"],
+            hint="open such data as Dataset[dict]",
+        ) from None
     except ShoalError as error:
         raise error.at(shard=sample["__url__"], key=sample["__key__"]) from error.__cause__
 

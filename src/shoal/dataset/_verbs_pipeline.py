@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from shoal.load import Auto, DataLoader, Described, Filter, LoaderOptions, Map, Ragged, ThreadingOptions
+from shoal.errors import ShardIndexError, TarError
+from shoal.load import Auto, DataLoader, Described, Filter, LoaderOptions, Map, Ragged, StreamSource, ThreadingOptions
 
 from ._combined._mix import MixedSource
 from ._core import Core
@@ -37,13 +38,22 @@ class PipelineVerbs(Core[T]):
     def __load__(self) -> Described:
         """How a loader reads it: stored samples by number, then what ``map`` and ``filter`` were told.
 
-        A format is applied to batches as wholes.
+        A format is applied to batches as wholes. What is damaged so that samples have no numbers, where damage is
+        passed over, is read from its start.
         """
+        if not self._is_numbered():
+            return Described(StreamSource(lambda: iter(self), "a damaged dataset"))
         form, stages = self._format, self._description.stages
         inner = stages if form is None else stages[:-1]
         steps = tuple(Map(stage.function) if stage.kind == "map" else Filter(stage.function) for stage in inner)
         collate = None if form is None else partial(form.batch, names=self._columns())
         return Described(self._numbered(), steps, collate)
+
+    def _is_numbered(self) -> bool:
+        try:
+            return not self.errors.goes_on or len(self.source) >= 0
+        except (TarError, ShardIndexError):
+            return False
 
     def _numbered(self) -> DatasetSource:
         mixture = self._description.mixture
@@ -127,6 +137,10 @@ class PipelineVerbs(Core[T]):
         """Lists of ``size`` neighbours, each beginning ``shift`` after the one before."""
         return self._samples().window(size, shift, drop_last=drop_last)
 
+    def unbatch(self) -> DataLoader:
+        """Samples that are batches, as ``batched`` and ``map`` make them, taken apart."""
+        return self._samples().unbatch()
+
     def take_while(self, function: Callable[[T], Any]) -> DataLoader:
         """Samples until the function is first false."""
         return self._samples().take_while(function)
@@ -150,6 +164,10 @@ class PipelineVerbs(Core[T]):
     def prefetch(self, buffer_size: int | Auto = "auto") -> DataLoader:
         """How much is made ready ahead."""
         return self._samples().prefetch(buffer_size)
+
+    def with_options(self, **changes: Any) -> DataLoader:
+        """Batches of this dataset with these fields of LoaderOptions: ``DataLoader(dataset, **changes)``."""
+        return self.loader(**changes)
 
     def options(self, options: ThreadingOptions | LoaderOptions | None = None, **changes: Any) -> DataLoader:
         """Loader options, or threading options, for what follows."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shoal.errors import QueryError
+from shoal.errors import OptionError, QueryError
+from shoal.load import Auto, DataLoader
 from shoal.sample import Lens, default_network
 from shoal.shard import ShardSource, Source
 
@@ -60,18 +61,62 @@ class Views(Core[T]):
         Fields that the lens does not look at are not decoded, nor read where they are members of their own. Raises
         LensNotFoundError, and LensError where several ways lead there or ``lens`` does not.
         """
+        if not isinstance(kind, type):
+            raise OptionError(
+                "this is no type", expected="a class; as_type(V, lens=...) takes the lens", found=repr(kind)
+            )
         found = (
             default_network().find(self.sample_type, kind) if lens is None else _fitting(lens, self.sample_type, kind)
         )
         stages = (*self._description.stages, Stage("map", found))
         return self._view(sample_type=kind, stages=stages, step=Step(f"as_type({kind.__name__})"))
 
-    def map(self, function: Callable[[T], V]) -> Dataset[V]:
-        """Each sample changed by a function, when it is read."""
+    @overload
+    def map(self, function: Callable[[T], V]) -> Dataset[V]: ...
+    @overload
+    def map(
+        self,
+        function: Callable[..., Any],
+        num_parallel_calls: int | Auto,
+        *,
+        workers: Literal["thread", "process"] | None = None,
+    ) -> DataLoader: ...
+    @overload
+    def map(
+        self, function: Callable[..., Any], num_parallel_calls: None = None, *, workers: Literal["thread", "process"]
+    ) -> DataLoader: ...
+    def map(
+        self,
+        function: Callable[..., Any],
+        num_parallel_calls: int | Auto | None = None,
+        *,
+        workers: Literal["thread", "process"] | None = None,
+    ) -> Dataset[Any] | DataLoader:
+        """Each sample changed by a function, when it is read.
+
+        Told how many calls run at a time, or on what, it gives a loader of samples, which does the work there: see
+        ``DataLoader.map``. Raises OptionError.
+
+        Example:
+            >>> import shoal
+            >>> with shoal.ShardWriter("memory://doc/map/a-%06d.tar") as writer:
+            ...     for number in range(4):
+            ...         writer.write({"__key__": f"k{number}", "cls": number})
+            >>> ds = shoal.Dataset("memory://doc/map")
+            >>> ds.map(lambda sample: sample["cls"] * 2)[3]
+            6
+            >>> list(ds.map(lambda sample: sample["cls"], num_parallel_calls="auto").batch(3))
+            [[0, 1, 2], [3]]
+        """
+        if num_parallel_calls is not None or workers is not None:
+            line = DataLoader(self, batch_size=None)
+            return line.map(function, num_parallel_calls, workers="thread" if workers is None else workers)
+        _refuse_uncallable("map", function)
         return self._view(sample_type=object, stages=(*self._description.stages, Stage("map", function)))
 
     def filter(self, function: Callable[[T], object]) -> Dataset[T]:
         """The samples for which a function is true, found as they are read; ``materialize`` gives positions again."""
+        _refuse_uncallable("filter", function)
         return self._view(
             sample_type=self._description.sample_type, stages=(*self._description.stages, Stage("filter", function))
         )
@@ -155,6 +200,11 @@ class Views(Core[T]):
         """Metadata columns as an Arrow table, one row a sample."""
         table = self.source.table(self.column_names if names is None else list(names))
         return table if self._rows is None else table.take(pa.array(self._rows))
+
+
+def _refuse_uncallable(verb: str, function: object) -> None:
+    if not callable(function):
+        raise OptionError(f"{verb} takes a function", expected="something to call", found=repr(function))
 
 
 _DROPPED = "read the samples and choose with `filter`"

@@ -134,11 +134,12 @@ def _by_ending(url: str) -> str | None:
 def _of_folder(root: str) -> str:
     """What most files of a folder are; tar shards win over whatever lies beside them."""
     counts: Counter[str] = Counter()
-    only_images = True
+    only_images, is_empty = True, True
     for info in store_for(root).list(root):
         path = relative_url(info.url, root)
         if any(part.startswith(".") for part in path.split("/")):
             continue
+        is_empty = False
         if path == "index.json" and (indexed := _by_index(info.url)) is not None:
             return indexed
         found = _by_ending(info.url)
@@ -146,6 +147,8 @@ def _of_folder(root: str) -> str:
             return found
         counts.update([] if found is None else [found])
         only_images = only_images and "/" in path and path.lower().endswith(_IMAGES)
+    if is_empty:
+        raise ObjectNotFoundError("the folder is empty", found=root, hint="check the path")
     if counts:
         return counts.most_common(1)[0][0]
     if only_images and "imagefolder" in _FORMATS:

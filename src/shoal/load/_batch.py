@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
 import numpy.typing as npt
 
@@ -38,8 +38,8 @@ class SampleBatch(Generic[T]):
         ((2, 2), ['a', 'b'], array([0.5, 1.5]))
     """
 
-    def __init__(self, columns: TypedColumns[T], *, ragged: Ragged = "list") -> None:
-        self._columns = columns
+    def __init__(self, samples: TypedColumns[T] | list[T], *, ragged: Ragged = "list") -> None:
+        self._columns: TypedColumns[T] = samples if isinstance(samples, TypedColumns) else TypedColumns.of(samples)
         self._ragged: Ragged = ragged
         self._cache: dict[str, Any] = {}
 
@@ -72,8 +72,13 @@ class SampleBatch(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         return iter(self.samples)
 
-    def __getitem__(self, index: int) -> T:
-        return self.samples[index]
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: str) -> Any: ...
+    def __getitem__(self, index: int | str) -> Any:
+        """The sample at a position, or, as in a batch of dicts, the field of a name."""
+        return self.column(index) if isinstance(index, str) else self.samples[index]
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

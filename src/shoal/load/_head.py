@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shoal.errors import PositionError
 from shoal.order import EpochPlan, Order, RankPositions, Split, line
 
 from ._apply import SampleErrors, apply_steps, collated, gathered, mapped_batch, read_samples
@@ -291,8 +292,16 @@ class SamplerHead:
         for epoch in itertools.count(self._epoch):
             skipped = self._skipped if epoch == self._epoch else 0
             for group in self._groups(epoch, skipped):
-                yield Chunk(np.asarray(group, np.int64), epoch=epoch)
+                yield Chunk(self._within(np.asarray(group, np.int64)), epoch=epoch)
             yield EpochEnd(epoch, Mark(0))
+
+    def _within(self, numbers: Int64) -> Int64:
+        count = len(self._source)
+        outside = numbers[(numbers < 0) | (numbers >= count)]
+        if len(outside):
+            problem = "a sampler names a sample that is not there"
+            raise PositionError(problem, expected=f"0 to {count - 1}", found=outside[0])
+        return numbers
 
     def work(self, unit: Chunk | EpochEnd) -> Made:
         """One batch, or the samples of a group."""

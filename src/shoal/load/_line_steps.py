@@ -41,6 +41,8 @@ __all__ = ["applied_to_line", "batched", "holds_back", "is_marked"]
 
 _SHUFFLE = 8
 """The purpose of a buffer's random numbers."""
+_MOST_SHOWN = 100
+"""Letters of a value in a message."""
 
 
 def holds_back(step: Step) -> bool:
@@ -220,11 +222,24 @@ def parts_of(element: Element) -> Iterator[Element]:
 
 
 def _rows(batch: Any) -> Iterable[Any]:
-    if isinstance(batch, dict):
+    if isinstance(batch, dict) and _are_columns(batch.values()):
         count = len(next(iter(batch.values()), ()))
         return ({name: column[at] for name, column in batch.items()} for at in range(count))
     if isinstance(batch, tuple):
         return zip(*batch, strict=True)
     if isinstance(batch, (list, np.ndarray, SampleBatch)):
         return iter(batch)
-    raise OptionError("only a batch can be taken apart", expected="a dict, tuple, list or array", found=repr(batch))
+    expected = "a dict of columns of one length, a tuple, a list or an array"
+    raise OptionError("only a batch can be taken apart", expected=expected, found=_shortened(repr(batch)))
+
+
+def _are_columns(values: Iterable[Any]) -> bool:
+    """Whether these all have as many elements; a text has none."""
+    counts = {
+        None if isinstance(value, (str, bytes)) or not hasattr(value, "__len__") else len(value) for value in values
+    }
+    return None not in counts and len(counts) <= 1
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."

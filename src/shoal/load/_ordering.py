@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from shoal.order import BlockShuffle, GlobalShuffle, Order, Sequential, Split, overfetch, shuffle_order
+from shoal.order import BlockShuffle, GlobalShuffle, Order, Sequential, Split, launched_rank, overfetch, shuffle_order
 
 from ._options import LoaderOptions
-from ._ranks import rank_and_world
 from ._source import Geometry, Numbered
 
 __all__ = ["order_of", "over_fetch_of", "split_of"]
@@ -59,8 +58,9 @@ def _shuffled(count: int, options: LoaderOptions, geometry: Geometry) -> Order:
 
 def split_of(options: LoaderOptions) -> Split:
     """This process among all."""
-    rank, world_size = rank_and_world(options)
-    return Split(rank, world_size, options.replication)
+    if options.rank is not None and options.world_size is not None:
+        return Split(options.rank, options.world_size, options.replication)
+    return Split(*launched_rank(), options.replication)
 
 
 def over_fetch_of(order: Order, split: Split) -> float:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -187,7 +188,10 @@ def describe_source(data: Any) -> Described:
         return data.__load__()
     if isinstance(data, (str, bytes)):
         raise OptionError("a loader reads a dataset", expected=f"shoal.Dataset({data!r})", found=repr(data))
-    if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, dict):
+    if isinstance(data, Mapping):
+        names = ", ".join(map(str, itertools.islice(data, 5)))
+        raise OptionError("a loader reads one dataset", expected="one of these, as data[name]", found=names or "none")
+    if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
         return Described(SequenceSource(data))
     if isinstance(data, Iterator):
         return Described(StreamSource(lambda: data, type(data).__name__, once=True))

@@ -9,22 +9,23 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, cast
 
+from shoal.codec import decoding_seconds
 from shoal.store import statistics
 
 __all__ = ["LoaderStats", "Meter", "Work"]
 
-Work = Literal["fetch", "map", "collate"]
-_KINDS: tuple[Work, ...] = ("fetch", "map", "collate")
-_NAMES = {"fetch": "read", "map": "map", "collate": "collate"}
+Work = Literal["fetch", "decode", "map", "collate"]
+_KINDS: tuple[Work, ...] = ("fetch", "decode", "map", "collate")
+_NAMES = {"fetch": "read", "decode": "decode", "map": "map", "collate": "collate"}
 
 
 @dataclass(frozen=True)
 class LoaderStats:
     """Counts and times of a loader so far.
 
-    ``fetch`` is reading and decoding, ``map`` the user's functions, ``collate`` making batches of samples: seconds of
-    work, summed over threads. ``wait`` is how long the caller waited for batches and ``busy`` how long it did
-    something else between them.
+    ``fetch`` is reading, with the decoding of text, numbers and arrays; ``decode`` is that of pictures, sound and
+    films; ``map`` the user's functions, ``collate`` making batches of samples: seconds of work, summed over threads.
+    ``wait`` is how long the caller waited for batches and ``busy`` how long it did something else between them.
     """
 
     batches: int = 0
@@ -39,6 +40,7 @@ class LoaderStats:
     wait: float = 0.0
     busy: float = 0.0
     fetch: float = 0.0
+    decode: float = 0.0
     map: float = 0.0
     collate: float = 0.0
     first_batch: float | None = None
@@ -75,7 +77,7 @@ class LoaderStats:
 
     @property
     def bound_by(self) -> str:
-        """What to change to be faster, in a few words: ``"read-bound, 30 % wait"``."""
+        """What to change to be faster, in a few words: ``"decode-bound, 30 % wait"``."""
         share = f"{round(100 * self.wait_share)} % wait"
         if self.wait_share < 0.05:
             return f"consumer-bound, {share}"
@@ -113,12 +115,15 @@ class Meter:
 
     @contextmanager
     def timed(self, kind: Work) -> Iterator[None]:
-        """Count the time inside as work of this kind."""
-        begun = time.perf_counter()
+        """Count the time inside as work of this kind, but for what of it was decoding."""
+        begun, decoded = time.perf_counter(), decoding_seconds()
         try:
             yield
         finally:
-            self.add(kind, time.perf_counter() - begun)
+            decoded = decoding_seconds() - decoded
+            self.add(kind, time.perf_counter() - begun - decoded)
+            if decoded:
+                self.add("decode", decoded)
 
     def add(self, kind: Work, seconds: float) -> None:
         """Count work that a thread has done."""

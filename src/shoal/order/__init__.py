@@ -7,6 +7,7 @@
     _split, _plan    ranks, tails, steps                  _state           where a run stands
     _mix, _mixed     several sources by weight            _samplers        orders as PyTorch's samplers
     _quality         how well an order mixes shards       _document        orders from JSON
+    _launcher        which of how many processes this is
 
 Example:
     >>> from shoal.order import GlobalShuffle, Split, plan_epoch
@@ -23,6 +24,7 @@ from shoal.order._document import order_from_json
 from shoal.order._fingerprint import fingerprint_of
 from shoal.order._hash import key_of
 from shoal.order._lanes import choose_lanes, overfetch, shuffle_order
+from shoal.order._launcher import launched_rank
 from shoal.order._line import line, samples_of
 from shoal.order._mix import Mix
 from shoal.order._mixed import Mixed
@@ -58,6 +60,7 @@ __all__ = [
     "epoch_end",
     "fingerprint_of",
     "key_of",
+    "launched_rank",
     "line",
     "mixing_quality",
     "order_from_json",

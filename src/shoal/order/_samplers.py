@@ -18,6 +18,7 @@ from shoal.errors import OptionError
 from shoal.order._block import BlockShuffle
 from shoal.order._check import check_whole
 from shoal.order._hash import Int64, fractions, key_of
+from shoal.order._launcher import launched_rank
 from shoal.order._orders import WEIGHTS, GlobalShuffle, Order, Sequential, Weighted, checked_weights
 from shoal.order._plan import EpochPlan, plan_epoch
 from shoal.order._split import Split, Tail
@@ -125,7 +126,8 @@ class ShufflingSampler(_Sampler):
 class DistributedSampler(_Sampler):
     """One rank's share: PyTorch's sampler of that name, resumable on any number of ranks.
 
-    Where the ranks do not divide the samples, the first are repeated, or the last left out with ``drop_last``.
+    ``num_replicas`` and ``rank`` are those of the launcher (torchrun, MPI, SLURM) where they are not given. Where the
+    ranks do not divide the samples, the first are repeated, or the last left out with ``drop_last``.
 
     Example:
         >>> [list(DistributedSampler(5, num_replicas=2, rank=rank, shuffle=False)) for rank in (0, 1)]
@@ -135,8 +137,8 @@ class DistributedSampler(_Sampler):
     def __init__(
         self,
         source: Sized | int,
-        num_replicas: int,
-        rank: int,
+        num_replicas: int | None = None,
+        rank: int | None = None,
         shuffle: bool = True,
         seed: int = 0,
         drop_last: bool = False,
@@ -146,7 +148,13 @@ class DistributedSampler(_Sampler):
     ) -> None:
         count = _length(source)
         order = _shuffled(count, seed, window, block_samples) if shuffle else Sequential(count)
-        super().__init__(order, Split(rank, num_replicas), "drop" if drop_last else "pad")
+        super().__init__(order, _share(rank, num_replicas), "drop" if drop_last else "pad")
+
+
+def _share(rank: int | None, num_replicas: int | None) -> Split:
+    if (rank is None) != (num_replicas is None):
+        raise OptionError("rank and num_replicas go together", expected="both or none", found=(rank, num_replicas))
+    return Split(*launched_rank()) if rank is None or num_replicas is None else Split(rank, num_replicas)
 
 
 class WeightedSampler(_Sampler):

@@ -33,7 +33,8 @@ class Fields:
 
     ``Annotated[NDArray[np.uint8], Fields("jpg|png|webp")]`` takes the first of these that a sample has.
     ``Annotated[list[NDArray[np.uint8]], Fields("img*.jpg")]`` takes all that match, in the order of their names,
-    numbers by value.
+    numbers by value. ``Annotated[int, Fields("json.size.width")]`` takes an entry of a JSON object, as ``where`` names
+    it.
 
     Example:
         >>> Fields("jpg|png").alternatives
@@ -144,18 +145,26 @@ def _candidates(member: Member, present: Mapping[str, bool]) -> list[str]:
     json = [name for name in fields if _is_json(name)]
     marked = next((mark for mark in member.marks if isinstance(mark, Fields)), None)
     if marked is not None:
-        steps = [_matching(part, fields) if _is_glob(part) else _exact(part, fields) for part in marked.alternatives]
+        steps = [_holding(part, fields) for part in marked.alternatives]
     else:
         named = [[field for field in fields if _is_named(field, name)] for name in (member.name, *member.aliases)]
-        steps = [step for direct in named for step in (tuple(direct), tuple(json))]
+        steps = [step for direct in named for step in ((tuple(direct), True), (tuple(json), False))]
     found: list[str] = []
-    for number, step in enumerate(steps):
+    for step, is_whole in steps:
         found += step
         # JSON may lack the entry; a field that every sample has ends the search.
-        is_json = marked is None and number % 2 == 1
-        if not is_json and any(present[name] for name in step):
+        if is_whole and any(present[name] for name in step):
             break
     return found
+
+
+def _holding(part: str, fields: tuple[str, ...]) -> tuple[tuple[str, ...], bool]:
+    """The fields that one alternative means, and whether it means them whole, not an entry of their JSON."""
+    if _is_glob(part):
+        return _matching(part, fields), True
+    if part in fields:
+        return (part,), True
+    return tuple(name for name in fields if part.startswith(f"{name}.") and _is_json(name)), False
 
 
 _ABSENT: Any = object()
@@ -202,15 +211,24 @@ def _find_marked(marked: Fields, of: FieldType, sample: Mapping[str, Any]) -> An
                 return [_value(sample[name], name, item) for name in names]
         elif pattern in sample:
             return _value(sample[pattern], pattern, of)
+        elif (entry := _entry(pattern, sample)) is not _ABSENT:
+            return entry
+    return _ABSENT
+
+
+def _entry(path: str, sample: Mapping[str, Any]) -> Any:
+    """What a path such as ``json.size.width`` leads to in a sample's JSON objects."""
+    for name in _holding(path, tuple(sample))[0]:
+        value = _plain(sample[name], name)
+        for part in path.removeprefix(f"{name}.").split("."):
+            value = value.get(part, _ABSENT) if isinstance(value, Mapping) else _ABSENT
+        if value is not _ABSENT:
+            return value
     return _ABSENT
 
 
 def _is_glob(pattern: str) -> bool:
     return "*" in pattern or "?" in pattern
-
-
-def _exact(name: str, names: tuple[str, ...]) -> tuple[str, ...]:
-    return (name,) if name in names else ()
 
 
 def _item_type(of: FieldType) -> FieldType:

@@ -97,7 +97,8 @@ class LensNetwork:
         raise LensNotFoundError(
             f"no lens leads from {_shown(source)} to {_shown(view)}",
             found=f"registered: {known}",
-            hint=self._twin_hint(source) or "define one with @shoal.lens, or ask for structural_lens(S, V)",
+            hint=self._twin_hint(source)
+            or "define one with @shoal.lens, or copy fields by name: as_type(V, lens=structural_lens(S, V))",
         )
 
     def _twin_hint(self, source: type) -> str | None:
@@ -105,6 +106,8 @@ class LensNetwork:
         if not is_record(source):
             return None
         kinds = [lens.source_type for lens in self.lenses() if is_record(lens.source_type)]
+        if source in kinds:  # it is the one that lenses know
+            return None
         twin = next((kind for kind in kinds if schema_of(kind).fields == schema_of(source).fields), None)
         name = _shown(twin)
         return (

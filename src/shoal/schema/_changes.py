@@ -73,9 +73,13 @@ def next_version(old: Schema, new: Schema) -> str:
     return bumped(old.version, "patch" if all(change.kind in _PATCHES for change in changes) else "minor")
 
 
+def _named(schema: Schema) -> str:
+    return f"{schema.name}: {schema.description}" if schema.description else schema.name
+
+
 def _schema_changes(old: Schema, new: Schema, path: str) -> Iterator[Change]:
     if (old.name, old.description) != (new.name, new.description):
-        yield Change("words", path or "$", f"{old.name}: {old.description}", f"{new.name}: {new.description}")
+        yield Change("words", path or "$", _named(old), _named(new))
     used: set[str] = set()
     for field in new.fields:
         source = source_field(old, field)

@@ -8,10 +8,11 @@ without an index. ``_write`` writes, ``_verify`` finds what is wrong.
 
 from ._build import build_index
 from ._compress import COMPRESSIONS, Compression, decompressed, reader_stream, sniff
-from ._copy import HeldShard, can_copy, copy_samples, hold_shard, sample_spans
+from ._copy import copy_samples
 from ._cut import Cuts
 from ._feed import Feed, ReaderFeed, StreamFeed, SupportsRead
 from ._foresee import Reads, foresee, foresee_held
+from ._held import HeldShard, can_copy, hold_shard, sample_spans
 from ._index import Blocks, Extents, IndexFacts, ShardIndex, load_index, save_index
 from ._interop_dali import export_dali_idx, import_dali
 from ._interop_energon import export_tar_idx, import_energon

@@ -17,8 +17,8 @@ from shoal.store import submit
 
 __all__ = ["Ahead", "Task"]
 
-AT_ONCE = 4
-MOST_BYTES = 80 << 20
+AT_ONCE = 3
+MOST_BYTES = 96 << 20
 
 
 class Task(Protocol):

@@ -32,6 +32,7 @@ __all__ = [
     "check_compression",
     "decompress_block",
     "decompressed",
+    "fitting_compression",
     "reader_stream",
     "sniff",
     "unpacked_cache",
@@ -43,6 +44,12 @@ COMPRESSIONS: tuple[Compression, ...] = get_args(Compression)
 Buffer = bytes | bytearray | memoryview
 
 _BZ2_BLOCK, _BZ2_END = bytes.fromhex("314159265359"), bytes.fromhex("177245385090")
+_ENDINGS: dict[str, Compression] = {
+    **dict.fromkeys((".tar.gz", ".tgz"), "gzip"),
+    **dict.fromkeys((".tar.bz2", ".tbz2"), "bz2"),
+    **dict.fromkeys((".tar.xz", ".txz"), "xz"),
+    **dict.fromkeys((".tar.zst", ".tzst"), "zstd"),
+}
 _LEVELS = {"gzip": range(1, 10), "bz2": range(1, 10), "xz": range(10), "zstd": range(1, 23)}
 _DEFAULT_LEVEL = {"gzip": 2, "bz2": 9, "xz": 6, "zstd": 3}
 
@@ -64,6 +71,21 @@ def sniff(head: bytes) -> Compression | None:
     if head.startswith(b"BZh") and head[3:4] in b"123456789" and head[4:10] in {_BZ2_BLOCK, _BZ2_END}:
         return "bz2"
     return None
+
+
+def fitting_compression(name: str, compression: str | None) -> str | None:
+    """What a shard of this name is compressed with: what was asked for, or else what the name's ending says.
+
+    Raises OptionError where they differ: readers here go by content, others by the name.
+
+    Example:
+        >>> fitting_compression("a.tar.gz", None), fitting_compression("a.tar", "zstd")
+        ('gzip', 'zstd')
+    """
+    named = next((found for ending, found in _ENDINGS.items() if name.lower().endswith(ending)), None)
+    if compression is not None and named not in (None, compression):
+        raise OptionError("the name says another compression", expected=f"{named}, for {name}", found=compression)
+    return compression or named
 
 
 def check_compression(compression: str, level: int | None) -> None:

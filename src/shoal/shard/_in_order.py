@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from shoal.errors import ShoalError, StaleIndexError, TarError
-from shoal.store import is_far
+from shoal.store import PulledReader, is_far
 
+from ._pieced import pieced_rows
 from ._policy import ErrorLog
 from ._raw import RawField
 from ._rows import Decoders, Sample, decode_rows
@@ -23,13 +25,15 @@ if TYPE_CHECKING:
 __all__ = ["stream_raw", "stream_samples"]
 
 T = TypeVar("T")
+_Read = Callable[[Shard, Sequence[str] | None, PulledReader, int, int], T]
+"""Makes something of these fields of a span of a shard, whose bytes come through the reader."""
 
 
 def stream_samples(
     source: ShardSource, fields: Sequence[str] | None, decoders: Decoders, log: ErrorLog
 ) -> Iterator[list[Sample]]:
     """Block by block. A far shard that nobody has indexed is read as it comes."""
-    with SpansAhead(_wants(source, fields, Shard.read_span)) as ahead:
+    with SpansAhead(_wants(source, fields, _read_pulled)) as ahead:
         for number, ref in enumerate(source.shards):
             try:
                 shard = source.indexed(number)
@@ -51,7 +55,9 @@ def stream_samples(
 
 def stream_raw(source: ShardSource, field: str) -> Iterator[RawField]:
     """One field of all samples, block by block."""
-    wants = _wants(source, [field], lambda shard, start, stop, _: shard.raw_span(start, stop, field))
+    wants = _wants(
+        source, [field], lambda shard, _, reader, start, stop: shard.over(reader).raw_span(start, stop, field)
+    )
     with SpansAhead(wants) as ahead:
         for number in range(len(source.shards)):
             shard = source.shard(number)
@@ -60,16 +66,20 @@ def stream_raw(source: ShardSource, field: str) -> Iterator[RawField]:
                 yield shard.raw_span(start, stop, field) if made is None else made
 
 
-def _wants(
-    source: ShardSource, fields: Sequence[str] | None, read: Callable[[Shard, int, int, Sequence[str] | None], T]
-) -> Iterator[Want[T]] | None:
+def _read_pulled(
+    shard: Shard, fields: Sequence[str] | None, reader: PulledReader, start: int, stop: int
+) -> list[Sample]:
+    whole = fields is None or set(fields) >= set(shard.index.fields)
+    made = pieced_rows(shard, reader, start, stop) if whole else None
+    return shard.over(reader).read_span(start, stop, fields) if made is None else made
+
+
+def _wants(source: ShardSource, fields: Sequence[str] | None, read: _Read[T]) -> Iterator[Want[T]] | None:
     """What is read ahead; None where no shard is far."""
     return _far_wants(source, fields, read) if any(is_far(ref.url) for ref in source.shards) else None
 
 
-def _far_wants(
-    source: ShardSource, fields: Sequence[str] | None, read: Callable[[Shard, int, int, Sequence[str] | None], T]
-) -> Iterator[Want[T]]:
+def _far_wants(source: ShardSource, fields: Sequence[str] | None, read: _Read[T]) -> Iterator[Want[T]]:
     for number in range(len(source.shards)):
         try:
             if source.is_foreign(number):
@@ -78,7 +88,7 @@ def _far_wants(
             wanted = source.wanted_fields(number, fields)
         except ShoalError:  # who reads it says so
             continue
-        yield Want(number, shard, wanted, lambda over, start, stop, own=wanted: read(over, start, stop, own))  # type: ignore[misc]
+        yield Want(number, shard, wanted, functools.partial(read, shard, wanted))
 
 
 def _decode(samples: list[Sample], shard: Shard, decoders: Decoders) -> bool:

@@ -13,13 +13,17 @@ import numpy.typing as npt
 
 from shoal.errors import DuplicateFieldError, OptionError, TarError
 
-__all__ = ["WEBDATASET_RULE", "Grouped", "Grouper", "KeyRule", "split_name"]
+__all__ = ["META_MEMBER", "OF_THE_SHARD", "WEBDATASET_RULE", "Grouped", "Grouper", "KeyRule", "split_name"]
 
 Int64 = npt.NDArray[np.int64]
 
 # WebDataset's own rule: the key keeps its folders, the field is all that follows the first dot of the base name.
 _FIRST_DOT = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)")
 _LAST_DOT = re.compile(r"(.*[^/])[.]([^/.]*)", re.DOTALL)
+META_MEMBER = "__meta__"
+"""The member that holds the dataset's metadata in each shard. WebDataset and Hugging Face pass such names by."""
+OF_THE_SHARD = "metadata of the shard"
+"""Why that member belongs to no sample."""
 _OWN_FIELDS = ("__key__", "__url__")  # webdataset puts them into every sample before its fields
 _RESERVED = re.compile(r"__[^/]*__(?:$|/)")
 
@@ -130,7 +134,10 @@ class Grouper:
                 return before, behind, None
         pairs = [split_name(name, self.rule) for name in names]
         kept = [at for at, pair in enumerate(pairs) if pair is not None]
-        self._skipped["name without key and field"] += len(names) - len(kept)
+        own = names.count(META_MEMBER)
+        for reason, count in ((OF_THE_SHARD, own), ("name without key and field", len(names) - len(kept) - own)):
+            if count:
+                self._skipped[reason] += count
         found = [pair for pair in pairs if pair is not None]
         keys = [key for key, _ in found]
         if self.rule.folders == "flatten":

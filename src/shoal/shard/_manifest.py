@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 
-from shoal.errors import ManifestError, ObjectNotFoundError
+from shoal.errors import ManifestError, ObjectNotFoundError, SchemaError
+from shoal.schema import reading_problems, schema_from_json
 from shoal.store import join_url, store_for
 
 from ._keys import WEBDATASET_RULE, KeyRule
@@ -21,6 +22,7 @@ __all__ = [
     "check_inside",
     "decode_manifest",
     "encode_manifest",
+    "joined_schema",
     "load_manifest",
     "manifest_url",
     "merge_shards",
@@ -116,6 +118,29 @@ def merge_shards(manifest: Manifest, split: str, records: Iterable[ShardRecord])
     }
     splits[split] = tuple(sorted((*splits.get(split, ()), *added), key=_in_number_order))
     return replace(manifest, splits={name: kept for name, kept in splits.items() if kept})
+
+
+def joined_schema(
+    before: Manifest, schema: dict[str, Any] | None, records: Iterable[ShardRecord]
+) -> dict[str, Any] | None:
+    """The schema of a dataset to which ``records`` with this schema come: of the two the one that reads both.
+
+    None where neither does: the samples are of several types then, and each is asked for by name.
+    """
+    if not any(before.splits.values()) or schema == before.schema:
+        return schema
+    if schema is None:  # writers of packed samples need not say of which type
+        return before.schema if all(set(record.fields) == {"msgpack"} for record in records) else None
+    if before.schema is None:
+        return None
+    return next((new for old, new in ((before.schema, schema), (schema, before.schema)) if _reads(new, old)), None)
+
+
+def _reads(new: dict[str, Any], old: dict[str, Any]) -> bool:
+    try:
+        return not reading_problems(schema_from_json(old), schema_from_json(new))
+    except SchemaError:
+        return False
 
 
 def _in_number_order(record: ShardRecord) -> tuple[tuple[str, int], ...]:

@@ -88,11 +88,17 @@ class ErrorLog:
         }
         store_for(url).append(url, msgspec.json.encode(facts) + b"\n")
 
+    def __repr__(self) -> str:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self.kinds.items()))
+        return f"<ErrorLog: {kinds or 'nothing was passed over'}>"
+
     def tell(self) -> None:
         """Warn once about what was lost since the last time: nothing is skipped without a word."""
         if self.count > self._told:
             lost, self._told = self.count - self._told, self.count
             kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self.kinds.items()))
             warnings.warn(
-                f"passed over {lost} damaged places ({kinds}); the first: {self.errors[0]}", ShoalWarning, stacklevel=3
+                f"passed over {lost} damaged place{'s' if lost > 1 else ''} ({kinds}); the first: {self.errors[0]}",
+                ShoalWarning,
+                stacklevel=3,
             )

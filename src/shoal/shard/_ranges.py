@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -17,16 +19,20 @@ Ranges = list[tuple[int, int]]
 
 GAP_BYTES = 128 << 10
 """Bytes between two wanted ranges that cost less to fetch than another request does."""
-PART_BYTES = 16 << 20
+PART_BYTES = 32 << 20
 """Of one request: enough that its start does not count, few enough that several in flight are no burden."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpanPart:
-    """Some ranges of one object, and the last of the spans that lie in them."""
+    """Some ranges of one object, and the last of the spans that end in them."""
 
     span: int
     ranges: tuple[tuple[int, int], ...]
+    head: int
+    """What lies before this position is the end of a span that begins in the part before."""
+    tail: int
+    """What lies behind this position is the beginning of a span that ends in the part that follows."""
 
 
 def span_ranges(index: ShardIndex, first: int, last: int, fields: Sequence[str] | None = None) -> Ranges:
@@ -90,17 +96,49 @@ def span_parts(
     *,
     most: int = PART_BYTES,
 ) -> Iterator[SpanPart]:
-    """What to fetch for spans that are read one after the other: parts of at most ``most`` bytes, or of one span."""
+    """What to fetch for spans that are read one after the other: parts of at most ``most`` bytes, or of one span.
+
+    Where the spans lie one behind the other, parts begin and end at multiples of ``most``, wherever spans do: stores
+    keep large objects in pieces of a few even megabytes, and a request that begins inside of one makes the store read
+    all of it. Two such requests for a piece cost it twice the work.
+    """
+    ranges = [span_ranges(index, first, last, fields) for first, last in spans]
+    bounds = _bounds(ranges)
+    is_even = len(bounds) > 1 and max(stop - start for start, stop in pairwise(bounds)) <= most
+    return _even_parts(bounds, most) if is_even else _parts_by_span(ranges, most)
+
+
+def _bounds(ranges: Sequence[Ranges]) -> list[int]:
+    """Where spans begin that lie one behind the other, and where the last one ends; nothing where they do not."""
+    if not ranges or any(len(own) != 1 for own in ranges):
+        return []
+    bounds = [ranges[0][0][0], *(own[0][1] for own in ranges)]
+    return bounds if bounds[:-1] == [own[0][0] for own in ranges] else []
+
+
+def _even_parts(bounds: list[int], most: int) -> Iterator[SpanPart]:
+    start = bounds[0]
+    while start < bounds[-1]:
+        stop = min((start // most + 1) * most, bounds[-1])
+        last = bisect_right(bounds, stop) - 1
+        yield SpanPart(last - 1, ((start, stop),), bounds[bisect_left(bounds, start)], bounds[last])
+        start = stop
+
+
+def _parts_by_span(ranges: Sequence[Ranges], most: int) -> Iterator[SpanPart]:
     held, size = Ranges(), 0
-    for number, (first, last) in enumerate(spans):
-        own = span_ranges(index, first, last, fields)
+    for number, own in enumerate(ranges):
         length = sum(stop - start for start, stop in own)
         if number and size + length > most:
-            yield SpanPart(number - 1, tuple(held))
+            yield _whole_part(number - 1, held)
             held, size = [], 0
         held, size = _joined(held, own), size + length
-    if spans:
-        yield SpanPart(len(spans) - 1, tuple(held))
+    if ranges:
+        yield _whole_part(len(ranges) - 1, held)
+
+
+def _whole_part(span: int, ranges: Ranges) -> SpanPart:
+    return SpanPart(span, tuple(ranges), ranges[0][0] if ranges else 0, ranges[-1][1] if ranges else 0)
 
 
 def _joined(held: Ranges, more: Ranges) -> Ranges:

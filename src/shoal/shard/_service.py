@@ -44,9 +44,9 @@ class ShardingService:
         hashed: bool = False,
         wids: bool = False,
     ) -> None:
-        if shard_size < 1:
+        if type(shard_size) is not int or shard_size < 1:
             raise OptionError(
-                "a shard holds at least one sample", expected="shard_size of at least 1", found=shard_size
+                "a shard holds at least one sample", expected="shard_size of at least 1", found=repr(shard_size)
             )
         WriteOptions(shard_size, max_bytes, compression, level)  # what cannot be is refused now
         self.output_dir = os.fspath(output_dir)

@@ -17,12 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shoal.errors import (
-    FieldError,
-    ManifestError,
-    PositionError,
-    SampleKeyError,
-)
+from shoal.errors import ManifestError, PositionError, SampleKeyError
 from shoal.store import ObjectReader, is_far
 
 from ._arrow import as_arrow
@@ -35,6 +30,7 @@ from ._policy import ErrorLog
 from ._raw import RawField, join_raw
 from ._rows import Decoders, Sample
 from ._shard import Shard
+from ._table import column_table
 
 __all__ = ["Pick", "ShardRef", "ShardSource", "Source"]
 
@@ -110,6 +106,7 @@ class ShardSource:
         self._opening: dict[int, threading.Lock] = {}
         self._alive: weakref.WeakValueDictionary[int, Shard] = weakref.WeakValueDictionary()
         """Those that are in use: who fetches ahead and who reads should speak of the same one."""
+        self._counts: dict[int, int] = {}
         self._starts: Int64 | None = None
         self._lock = threading.RLock()
         self._pick: Pick | None = None
@@ -154,10 +151,14 @@ class ShardSource:
     def starts(self) -> Int64:
         """The number of each shard's first sample, and the total at the end."""
         if self._starts is None:
-            known = [self._known(ref) for ref in self.shards]
-            counts = [len(self.shard(number)) if count is None else count for number, count in enumerate(known)]
+            counts = [self._count(number, ref) for number, ref in enumerate(self.shards)]
             self._starts = np.concatenate(([0], np.cumsum(counts, dtype=np.int64))).astype(np.int64)
         return self._starts
+
+    def _count(self, number: int, ref: ShardRef) -> int:
+        known = self._known(ref)
+        known = self._counts.get(number) if known is None else known  # it may have been open, and be closed again
+        return len(self.shard(number)) if known is None else known
 
     def _known(self, ref: ShardRef) -> int | None:
         """How many samples the manifest says the shard has, seen by the rule in use."""
@@ -180,6 +181,7 @@ class ShardSource:
     def _keep(self, number: int, shard: Shard) -> Shard:
         with self._lock:
             self._open[number] = self._alive[number] = shard
+            self._counts[number] = len(shard)
             self._opening.pop(number, None)
             self._close_least_used()
         return shard
@@ -370,16 +372,8 @@ class ShardSource:
 
         Raises FieldError for a column that no shard has, or that is not of one type.
         """
-        parts = [_columns_of(self.shard(number), columns) for number in range(len(self.shards))]
-        known = ("__key__", *self.column_names())
-        for name in columns:
-            if parts and name not in known:
-                raise FieldError("no such column", expected=" or ".join(known), found=name)
-            if len(kinds := {str(part.schema.field(name).type) for part in parts} - {"null"}) > 1:
-                _refuse_mixed(name, kinds)
-        return (
-            pa.concat_tables(parts, promote_options="permissive") if parts else pa.table({name: [] for name in columns})
-        )
+        shards = [self.shard(number) for number in range(len(self.shards))]
+        return column_table(shards, columns, ("__key__", *self.column_names()))
 
     def close(self) -> None:
         """Give all files back."""
@@ -387,21 +381,3 @@ class ShardSource:
             for shard in self._open.values():
                 shard.close()
             self._open.clear()
-
-
-_NUMBERS = {"int64", "uint64", "double"}
-
-
-def _refuse_mixed(name: str, kinds: set[str]) -> None:
-    """Whole numbers in one shard and fractions in another are numbers; anything else is a mix."""
-    if not kinds <= _NUMBERS:
-        raise FieldError("a column is of other types in other shards", found=f"{name}: {', '.join(sorted(kinds))}")
-
-
-def _columns_of(shard: Shard, columns: Sequence[str]) -> pa.Table:
-    index = shard.index
-    for name in columns:
-        if name in index.facts.dropped:
-            raise FieldError("the column is not indexed", found=f"{name}: {index.facts.dropped[name]}", shard=shard.url)
-    arrays = [index.keys if name == "__key__" else index.columns.get(name, pa.nulls(len(index))) for name in columns]
-    return pa.table(arrays, names=list(columns))

@@ -1,7 +1,8 @@
 """Samples of far shards read in order: several parts of the shards at once, rows made while their bytes come.
 
 A part is one large request. The thread that makes it cuts it into blocks and the blocks into rows as the bytes arrive,
-because bytes that were just copied are read again for almost nothing, and those of a few megabytes ago are not.
+because bytes that were just copied are read again for almost nothing, and those of a few megabytes ago are not. Parts
+end where it suits the store, so the block that lies across two of them is made by who reads, when both are there.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeVar
 
 from shoal.errors import ShoalError
-from shoal.store import PulledReader
+from shoal.store import HeldReader, PulledReader
 
 from ._ahead import Ahead, Task
-from ._ranges import span_parts
+from ._ranges import SpanPart, span_parts
 from ._shard import Shard
 
 __all__ = ["SpansAhead", "Want"]
@@ -31,21 +32,24 @@ class Want(Generic[R]):
     number: int
     shard: Shard
     fields: Sequence[str] | None
-    read: Callable[[Shard, int, int], R]
+    read: Callable[[PulledReader, int, int], R]
 
 
 class _Part(Generic[R]):
-    """Some spans of one shard, whose bytes one request brings."""
+    """The spans of one shard that end in what one request brings."""
 
     def __init__(
-        self, want: Want[R], name: int, spans: Sequence[tuple[int, int]], ranges: Sequence[tuple[int, int]]
+        self, want: Want[R], far: HeldReader, name: int, spans: Sequence[tuple[int, int]], part: SpanPart
     ) -> None:
         self.name = (want.number, name)
-        self.size = sum(stop - start for start, stop in ranges)
+        self.size = sum(stop - start for start, stop in part.ranges)
         self._want = want
+        self._far = far
         self._spans = spans
-        self._ranges = ranges
+        self._part = part
         self._made: dict[int, R] = {}
+        self._head: bytes | None = None
+        self._tail = b""
         self._changed = threading.Condition()
         self._begun = self._ended = self._dropped = False
 
@@ -66,32 +70,65 @@ class _Part(Generic[R]):
                 self._ended = True
                 self._changed.notify_all()
 
+    @property
+    def _is_split(self) -> bool:
+        """Whether the first span begins in the part before."""
+        return bool(self._part.ranges) and self._part.head > self._part.ranges[0][0]
+
     def _read_all(self) -> None:
-        shard = self._want.shard
-        assert shard.far is not None  # noqa: S101 - made only of far ones
-        with contextlib.closing(PulledReader(shard.far, self._ranges)) as reader:
-            over = shard.over(reader)
-            for start, stop in self._spans:
-                made = self._want.read(over, start, stop)
+        part = self._part
+        with contextlib.closing(PulledReader(self._far, part.ranges)) as reader:
+            if self._is_split:
+                self._keep_head(reader.read(part.ranges[0][0], part.head))
+            for start, stop in self._spans[self._is_split :]:
+                made = self._want.read(reader, start, stop)
                 with self._changed:
                     if self._dropped:
                         return
                     self._made[start] = made
                     self._changed.notify_all()
+            if part.ranges and part.tail < part.ranges[-1][1]:
+                self._tail = reader.read(part.tail, part.ranges[-1][1])
 
-    def taken(self, start: int) -> R | None:
-        """What was made of the span that starts here; None where that failed."""
+    def _keep_head(self, head: bytes) -> None:
+        with self._changed:
+            self._head = head
+            self._changed.notify_all()
+
+    def taken(self, start: int, before: bytes) -> R | None:
+        """What was made of the span that starts here; None where that failed.
+
+        ``before`` is what the part before had left over: the beginning of the first span, where that began there.
+        """
         if not self._begun:
             self.run()
+        is_first = self._is_split and start == self._spans[0][0]
         with self._changed:
-            while start not in self._made and not self._ended:
+            while not (self._ended or start in self._made or (is_first and self._head is not None)):
                 self._changed.wait()  # for a thread that makes requests, each with a timeout
-            return self._made.pop(start, None)
+            found, head = self._made.pop(start, None), self._head
+        return self._across(before, head) if is_first and head is not None else found
+
+    def _across(self, before: bytes, head: bytes) -> R | None:
+        """The first span, of what the part before had left over and what came first here."""
+        held = (self._part.ranges[0][0] - len(before), [before, head])
+        try:
+            return self._want.read(PulledReader(self._far, (), held), *self._spans[0])
+        except ShoalError:
+            return None  # as above
+
+    def left_over(self) -> bytes:
+        """The beginning of the span that ends in the part that follows; waits until it is there."""
+        with self._changed:
+            while not self._ended:
+                self._changed.wait()  # as above
+            return self._tail
 
     def drop(self) -> None:
         with self._changed:
             self._dropped = self._ended = True
             self._made.clear()
+            self._head, self._tail = None, b""
             self._changed.notify_all()
 
 
@@ -101,6 +138,8 @@ class SpansAhead(Generic[R]):
     def __init__(self, wants: Iterator[Want[R]] | None) -> None:
         self._ahead = None if wants is None else Ahead(_tasks(wants))
         self._part: _Part[R] | None = None
+        self._before = b""
+        """What the part before had left over."""
         self._shard = -1
         self._parts: dict[int, int] = {}
         """The part of each span of the shard that is read, by where the span starts."""
@@ -123,10 +162,12 @@ class SpansAhead(Generic[R]):
             self._parts = {first: at for at, (spans, _) in enumerate(_cut(shard, fields)) for first, _ in spans}
         name = (number, self._parts[start])
         if self._part is None or self._part.name != name:
+            follows = self._part is not None and self._part.name == (number, name[1] - 1)
+            self._before = self._part.left_over() if self._part is not None and follows else b""
             self._ahead.release(lambda held: _is_before(held, name))
             found: Any = self._ahead.take(name, lambda held: _is_before(held, name))
             self._part = found
-        return None if self._part is None else self._part.taken(start)
+        return None if self._part is None else self._part.taken(start, self._before)
 
 
 def _is_before(one: object, name: tuple[int, int]) -> bool:
@@ -135,16 +176,15 @@ def _is_before(one: object, name: tuple[int, int]) -> bool:
 
 def _tasks(wants: Iterator[Want[R]]) -> Iterator[Task]:
     for want in wants:
-        if want.shard.far is not None:
-            for name, (spans, ranges) in enumerate(_cut(want.shard, want.fields)):
-                yield _Part(want, name, spans, ranges)
+        far = want.shard.far
+        if far is not None:
+            for name, (spans, part) in enumerate(_cut(want.shard, want.fields)):
+                yield _Part(want, far, name, spans, part)
 
 
-def _cut(
-    shard: Shard, fields: Sequence[str] | None
-) -> Iterator[tuple[list[tuple[int, int]], Sequence[tuple[int, int]]]]:
-    """The spans of a shard in parts, with the ranges of each."""
+def _cut(shard: Shard, fields: Sequence[str] | None) -> Iterator[tuple[list[tuple[int, int]], SpanPart]]:
+    """The parts of a shard, each with the spans that end in it."""
     spans, done = shard.spans(fields), 0
     for part in span_parts(shard.index, spans, fields):
-        yield spans[done : part.span + 1], part.ranges
+        yield spans[done : part.span + 1], part
         done = part.span + 1

@@ -19,7 +19,7 @@ from ._crc import crc32
 from ._feed import Feed, ReaderFeed, StreamFeed
 from ._header import BLOCK
 from ._index import Blocks, ShardIndex
-from ._keys import WEBDATASET_RULE, Grouped, Grouper, KeyRule
+from ._keys import OF_THE_SHARD, WEBDATASET_RULE, Grouped, Grouper, KeyRule
 from ._rows import Decoders
 from ._scan import Chunk, Gap, ScanOptions, scan
 from ._verify_compare import BlockCheck, Members, Problem, ProblemKind, has_checksums
@@ -205,7 +205,11 @@ class Seen:
     def notes(self, index: ShardIndex | None) -> list[Problem]:
         """What is worth knowing."""
         told = list(self._told.values())
-        told += [f"{count} members were passed over: {reason}" for reason, count in self._skipped.items() if count]
+        told += [
+            f"{count} member{'s were' if count > 1 else ' was'} passed over: {reason}"
+            for reason, count in self._skipped.items()
+            if count and reason != OF_THE_SHARD
+        ]
         returned = len(self._grouper.keys) - len(set(self._grouper.keys))
         if returned:
             told.append(f"keys come back after other keys {returned} times: each time they make another sample")

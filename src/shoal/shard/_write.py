@@ -12,17 +12,20 @@ from typing import Any, Literal, Self
 import msgspec
 
 from shoal.codec import EncodeOptions
-from shoal.errors import ObjectExistsError, OptionError, ShoalError, ShoalWarning, WriteError
+from shoal.errors import ObjectExistsError, OptionError, ShoalWarning, WriteError
 from shoal.store import base_name, join_url, number_in_name, numbered_name, parent_url, relative_url
 
+from ._compress import fitting_compression
 from ._header import BLOCK, padded
 from ._index import save_index
 from ._journal import Journal, commit_staged, recover, staging_url
+from ._keys import META_MEMBER
 from ._left_over import edge_keys, remove_shards, shards_there, still_there
 from ._manifest import (
     Manifest,
     ShardRecord,
     encode_manifest,
+    joined_schema,
     load_manifest,
     manifest_metadata,
     merge_shards,
@@ -33,12 +36,10 @@ from ._names import check_key
 from ._open import index_url
 from ._sample_encoder import SampleEncoder
 from ._shard_file import ShardFile
+from ._typed import TypedSamples
 from ._write_options import FieldOrder, WriteOptions
 
 __all__ = ["META_MEMBER", "ShardWriter", "WriteOptions"]
-
-META_MEMBER = "__meta__"
-"""The member that holds the dataset's metadata in each shard. WebDataset and Hugging Face pass such names by."""
 
 
 class ShardWriter:
@@ -47,6 +48,7 @@ class ShardWriter:
     ``pattern`` names the shards, with one ``%06d`` or ``{:06d}``. A shard is closed when the next sample would go over
     ``max_samples`` or ``max_bytes``. A sample is a mapping from field to value, bytes or anything the field's codec
     takes; ``__key__`` names it, and a running number is used where there is none. The same samples give the same bytes.
+    ``compression`` is ``"gzip"``, ``"bz2"``, ``"xz"`` or ``"zstd"``; without one, a name such as ``x.tar.gz`` says it.
 
     Leaving the ``with`` block by an exception leaves no half shard and no manifest; finished shards stay, and a rerun
     with ``resume=True`` goes on after them: it passes over as many samples as they hold. ``overwrite=True`` replaces
@@ -86,6 +88,7 @@ class ShardWriter:
     ) -> None:
         if append and (overwrite or resume):
             raise OptionError("append stands alone", expected="append=True without overwrite and resume")
+        compression = fitting_compression(os.fspath(pattern), compression)
         self.options = WriteOptions(
             max_samples, max_bytes, compression, level, field_order, mtime, hashed, durable, allow_pickle
         )
@@ -114,6 +117,7 @@ class ShardWriter:
         self._file: ShardFile | None = None
         self._keys: set[str] = set()
         self._encoder = SampleEncoder(EncodeOptions(allow_pickle=allow_pickle), sort_fields=field_order == "sorted")
+        self._typed = TypedSamples()
         self._passing = 0
         self._passed = edge_keys([])
 
@@ -173,7 +177,9 @@ class ShardWriter:
         self._journal.start(finished, staged=bool(self._replaced))
 
     def write(self, sample: Mapping[str, Any] | tuple[str, Mapping[str, Any]] | Any) -> None:
-        """Write one sample: a mapping, a ``(key, mapping)`` pair, or an object with ``as_wds``.
+        """Write one sample: a mapping, a ``(key, mapping)`` pair, or a typed one: a packable, a dataclass...
+
+        Keys that are not given are numbers. Samples that are all of one type give the manifest its schema.
 
         Raises UnsafeNameError, EncodeError or WriteError, and then nothing of the sample is written and the writer goes
         on. When the store fails, the open shard vanishes and the writer is closed.
@@ -207,7 +213,7 @@ class ShardWriter:
         """The key and the mapping of whatever came in."""
         key, fields = sample if isinstance(sample, tuple) and len(sample) == 2 else (None, sample)
         if not isinstance(fields, (dict, Mapping)):  # the first is the quick answer to the second
-            fields = _as_wds(fields, self.samples)
+            fields = self._typed.stored(fields, self.samples)
         if not isinstance(fields, (dict, Mapping)):
             raise WriteError(
                 "this is no sample",
@@ -321,7 +327,10 @@ class ShardWriter:
         if not any(others.values()):
             before = Manifest({})  # nothing of it stays
         metadata = {**before.metadata, **self.metadata}
-        manifest = Manifest(others, metadata, self._schema or before.schema, before.rule)
+        schema = joined_schema(
+            replace(before, splits=others), self._schema or self._typed.schema(self.samples), self.shards
+        )
+        manifest = Manifest(others, metadata, schema, before.rule)
         for split in sorted({self._split_of(record) for record in self.shards}):
             records = [record for record in self.shards if self._split_of(record) == split]
             if self._append:  # behind all others, whatever their names: positions stay what they were
@@ -371,11 +380,3 @@ class ShardWriter:
     def urls(self) -> list[str]:
         """Where the finished shards are, once closed."""
         return [join_url(self.root, record.path) for record in self.shards]
-
-
-def _as_wds(sample: Any, number: int) -> Any:
-    """A packable's own mapping; what does not fit is told with the sample's number."""
-    try:
-        return getattr(sample, "as_wds", None)
-    except ShoalError as error:
-        raise error.at(key=f"{number:09d}") from error.__cause__

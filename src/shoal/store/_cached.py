@@ -31,6 +31,7 @@ _LONGEST_WAIT = 30.0
 _POLL = 0.005, 0.1
 _CHECK_EVERY = 64 << 20
 """Bytes written after which the size of the cache is looked at."""
+_LONGEST_END = 64 << 10
 _MOST_RUN = 16
 """Cells that are claimed at a time: what others wait for is being fetched, not only planned."""
 
@@ -75,12 +76,19 @@ class CachedReader:
         return self._whole is None
 
     def local(self) -> ObjectReader | None:
-        """The copy as a file, where it is whole."""
+        """The copy as a file, where it is whole, or lacks only its end, which is then fetched."""
         if self._whole is None and self._usable:
             with contextlib.suppress(OSError, StoreError):  # a cache that fails is none
+                self._fetch_end()
                 if self._copy.is_whole():
                     self._whole = _Renamed(LocalStore().open(self._copy.path), self.info)
         return self._whole
+
+    def _fetch_end(self) -> None:
+        """A tar ends with some kilobytes that who reads samples never comes to: it would never be whole."""
+        start, stop = self._copy.bounds(self._copy.cells - 1)
+        if 0 < stop - start <= _LONGEST_END and self._copy.lacks_end():
+            self.read(start, stop)
 
     def fetch_all(self) -> None:
         """Have all of it on disk."""

@@ -5,6 +5,7 @@
         data            the bytes, with holes where nothing was fetched yet
         done-<cell>     this cell is there; holds its checksum and the boot in which it was written
         claim-<cell>    some process is fetching it; holds who
+        whole           every cell is there; holds the boot in which that was found
 
 Nothing is locked. A cell's bytes are written before its ``done`` appears, by a rename; two processes that fetch the
 same cell write the same bytes. After the machine was switched off bytes may be lost that were said to be there, so a
@@ -35,6 +36,7 @@ __all__ = ["CELL", "CacheEntry", "CachedObject", "cache_entries", "clear_cache",
 CELL = 1 << 20
 _FOLDER = "objects"
 _FACTS = "object.json"
+_WHOLE = "whole"
 _STALE_CLAIM = 120.0
 """Seconds after which a claim of another machine, which cannot be asked, is not believed."""
 _TOUCH_EVERY = 60.0
@@ -109,7 +111,27 @@ class CachedObject:
 
     @functools.cached_property
     def _is_whole(self) -> bool:
-        return all(map(self.has, range(self.cells)))
+        if self._is_noted_whole():
+            return True
+        if not self._has_all(self.cells):
+            return False
+        self._appear(_WHOLE, boot_id())
+        # Who forgets a cell takes the note away last: one of the two looks after the other.
+        if not all(os.path.exists(os.path.join(self.folder, f"done-{cell}")) for cell in range(self.cells)):
+            self._unlink(_WHOLE)
+            return False
+        return True
+
+    def _is_noted_whole(self) -> bool:
+        """Whether it was found to be whole in this boot: one look in place of one for each cell."""
+        try:
+            with open(os.path.join(self.folder, _WHOLE), "rb") as file:
+                return file.read() == boot_id()
+        except FileNotFoundError:
+            return False
+
+    def _has_all(self, count: int) -> bool:
+        return all(map(self.has, range(count)))
 
     def is_whole(self) -> bool:
         """Whether every cell is there; once they are, that is not looked for again."""
@@ -118,11 +140,20 @@ class CachedObject:
             return False
         return True
 
+    def lacks_end(self) -> bool:
+        """Whether every cell is there but the last."""
+        last = self.cells - 1
+        return not self.has(last) and self._has_all(last)
+
     def forget(self, cell: int) -> None:
         """Say that a cell is not there."""
         self._believed.discard(cell)
+        self._unlink(f"done-{cell}")
+        self._unlink(_WHOLE)
+
+    def _unlink(self, name: str) -> None:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(self.folder, f"done-{cell}"))
+            os.unlink(os.path.join(self.folder, name))
 
     def read(self, start: int, stop: int) -> bytes:
         """Bytes that are there."""
@@ -188,8 +219,7 @@ class CachedObject:
 
     def unclaim(self, cell: int) -> None:
         """Let others fetch it."""
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(self.folder, f"claim-{cell}"))
+        self._unlink(f"claim-{cell}")
 
     def close(self) -> None:
         if self._data >= 0:

@@ -21,7 +21,7 @@ __all__ = ["LocalStore"]
 _MOST_AT_ONCE = 1 << 30
 _MOST_PARTS = 1024  # IOV_MAX of Linux and macOS
 # For larger calls Linux looks for free memory in larger pieces, and making room for them may take longer than writing.
-_MOST_WRITTEN = 256 << 10
+_MOST_WRITTEN = 512 << 10
 
 
 @contextlib.contextmanager

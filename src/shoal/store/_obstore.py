@@ -43,7 +43,7 @@ _PAGE = 1000
 _AT_ONCE = 32
 _FIRST = 512
 """Bytes that are read when an object is opened: a tar's first header."""
-_PIECE = 256 << 10
+_PIECE = 512 << 10
 """Bytes of one piece of a stream: few enough to be in the processor's cache when they are looked at."""
 _IMPOSSIBLE = re.compile(r"//|/\.\.?/|[\x00-\x1f\x7f]")
 """Names that obstore refuses: empty parts, parts of dots, control characters."""

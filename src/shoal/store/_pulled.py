@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Generator, Sequence
 
 from ._base import FarReader, ObjectInfo, ObjectReader
@@ -13,6 +14,7 @@ class PulledReader:
     """Some ranges of an object, read in order by one thread; each range is one request, made when it is come to.
 
     What lies before the last read is forgotten. Anything else is read through ``reader``, which need not be far.
+    ``held`` are bytes that are here already, in pieces that follow each other, and where they begin.
 
     Example:
         >>> from shoal.store import store_for
@@ -22,13 +24,15 @@ class PulledReader:
         (b'34', b'7')
     """
 
-    def __init__(self, reader: ObjectReader, ranges: Sequence[tuple[int, int]]) -> None:
+    def __init__(
+        self, reader: ObjectReader, ranges: Sequence[tuple[int, int]], held: tuple[int, Sequence[bytes]] = (-1, ())
+    ) -> None:
         self._reader = reader
         self._far = reader if isinstance(reader, FarReader) else None
         self._ranges = list(reversed(ranges))
         self._pieces: Generator[bytes] | None = None
-        self._held: list[bytes] = []
-        self._start = self._stop = self._end = -1
+        self._start, self._held = held[0], list(held[1])
+        self._stop = self._end = self._start + sum(map(len, self._held))
         """What is held, and where the request ends."""
 
     @property
@@ -38,14 +42,30 @@ class PulledReader:
     def read(self, start: int, stop: int) -> bytes:
         if self._far is None or not self._reaches(self._far, start, stop):
             return self._reader.read(start, stop)
+        self._pull(start, stop)
+        return self._cut(start, min(stop, self._stop))
+
+    def pieces(self, start: int, stop: int) -> list[tuple[int, bytes]]:
+        """The pieces as they came that hold the bytes ``[start, stop)``, each with its position, and without a copy.
+
+        The first and the last may hold more. Nothing where the bytes are in none of the ranges.
+        """
+        if self._far is None or not self._reaches(self._far, start, stop):
+            return []
+        self._pull(start, stop)
+        self._forget(start)
+        begins = itertools.accumulate(map(len, self._held), initial=self._start)
+        return list(zip(begins, self._held, strict=False)) if self._stop >= stop else []
+
+    def _pull(self, start: int, stop: int) -> None:
         while self._stop < stop and self._pieces is not None:
             piece = next(self._pieces, None)
             if piece is None:
                 break
             self._held.append(piece)
             self._stop += len(piece)
-            self._forget(start)
-        return self._cut(start, min(stop, self._stop))
+            if self._stop <= start:  # passed over
+                self._forget(start)
 
     def read_many(self, starts: Sequence[int], stops: Sequence[int]) -> list[bytes]:
         return [self.read(start, stop) for start, stop in zip(starts, stops, strict=True)]

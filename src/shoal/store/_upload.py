@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import obstore
@@ -53,22 +55,26 @@ class ObstoreWriter:
         self._place = place
         self._part = max(5 << 20, place.options.part_size // 2)
         self._held = bytearray()
+        """All of it, as long as it may be a small object."""
         self._shares: list[tuple[Gate, int]] = []
         self._file: Any = None
         self._endpoint = ""
         self._sent = 0
+        """Bytes that were handed over: obstore copies them into parts, and sends each that is full."""
         self._over = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Take the bytes; may raise what went wrong with those taken before."""
         self._must_be_open()
         rest = memoryview(data).cast("B")
-        while rest:
-            if len(self._held) == self._part:  # only when there is more: the last part goes with the commit
-                self._send()
-            room = self._part - len(self._held)
-            self._held += rest[:room]
-            rest = rest[room:]
+        if self._file is None and len(self._held) + len(rest) <= self._part:
+            self._held += rest
+            return
+        if self._file is None:
+            self._file = self._opened()
+            held, self._held = self._held, bytearray()
+            self._send(memoryview(held))
+        self._send(rest)
 
     def commit(self, *, durable: bool = False) -> ObjectInfo:
         """Show the object. Raises StoreError, and leaves nothing visible, when it did not arrive whole."""
@@ -77,8 +83,8 @@ class ObstoreWriter:
             size, version = len(self._held), put_whole(self._place, self._held)
             self._finish()
             return ObjectInfo(self._place.url, size, version)
-        size = self._sent + len(self._held)
-        self._hand_over(last=True)
+        size = self._sent
+        self._hand_over(self._file.close, size % self._part)
         self._finish()
         known = head(self._place)
         if known.size != size:
@@ -103,19 +109,20 @@ class ObstoreWriter:
             gate, count = self._shares.pop()
             gate.give_back_share(count)
 
-    def _send(self) -> None:
-        if self._file is None:
-            self._file = self._opened()
-        if self._sent // self._part >= _MOST_PARTS - 1:
-            raise StoreError(
-                "the object has too many parts",
-                expected=f"at most {_MOST_PARTS} of {self._part} bytes",
-                found=shown(self._place.url),
-                hint="shoal.store.configure(part_size=...) makes them larger",
-            )
-        self._hand_over()
-        self._sent += len(self._held)
-        self._held = bytearray()
+    def _send(self, rest: memoryview) -> None:
+        while rest:
+            piece = rest[: self._part - self._sent % self._part]
+            self._sent, rest = self._sent + len(piece), rest[len(piece) :]
+            is_full = self._sent % self._part == 0
+            self._hand_over(functools.partial(self._file.write, piece), self._part if is_full else None)
+
+    def _too_many_parts(self) -> StoreError:
+        return StoreError(
+            "the object has too many parts",
+            expected=f"at most {_MOST_PARTS} of {self._part} bytes",
+            found=shown(self._place.url),
+            hint="shoal.store.configure(part_size=...) makes them larger",
+        )
 
     def _opened(self) -> Any:
         clients, places = self._place.clients, _PARTS_AT_ONCE
@@ -128,17 +135,16 @@ class ObstoreWriter:
         path = self._place.address.path
         return obstore.open_writer(clients.patient, path, buffer_size=self._part, max_concurrency=places)
 
-    def _hand_over(self, *, last: bool = False) -> None:
-        """One part: waits only where as many as may be are on their way."""
-        place = self._place
+    def _hand_over(self, act: Callable[[], Any], part: int | None) -> None:
+        """Waits only where as many parts as may be are on their way; ``part`` is the size of one that is now whole."""
+        if part is not None and self._sent > _MOST_PARTS * self._part:
+            raise self._too_many_parts()
         try:
-            with request("PUT", place.url, self._endpoint) as made:
-                made.bytes = len(self._held)
-                _told(self._close if last else lambda: self._file.write(self._held))
+            if part is None:
+                _told(act)
+            else:
+                with request("PUT", self._place.url, self._endpoint) as made:
+                    made.bytes = part
+                    _told(act)
         except RequestFailed as failed:
-            raise our_error(failed.failure, place.url) from None
-
-    def _close(self) -> None:
-        if self._held:
-            self._file.write(self._held)
-        self._file.close()
+            raise our_error(failed.failure, self._place.url) from None

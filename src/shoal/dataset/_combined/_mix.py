@@ -114,10 +114,10 @@ def mix(
     parts = list(datasets)
     if not parts:
         raise OptionError("there is nothing to mix", expected="at least one dataset")
+    whole = concat(parts) if len(parts) > 1 else parts[0]
     counts = tuple(len(part) for part in parts)
     shares = counts if weights is None else tuple(weights)
     planned = Mix(counts, shares, seed, tuple((start, tuple(chosen)) for start, chosen in stages))
-    whole = concat(parts) if len(parts) > 1 else parts[0]
     mixture = Mixture(planned, length, None if whole.is_whole else whole.numbers)
     order = mixture.order(shuffle=False)
     positions = order.samples(np.arange(order.length, dtype=np.int64))

@@ -147,8 +147,9 @@ def _check_kind(kind: type[Any], manifest: Manifest, whole: Dataset[Any]) -> Non
         raise SchemaMismatchError("the dataset has typed samples", expected=stored.name, found=kind.__name__)
     given = schema_of(kind)
     if schema_hash(stored) != schema_hash(given):
-        changes = "; ".join(map(str, compare(stored, given))) or "another order"
-        raise SchemaMismatchError("samples of another type than the dataset's", expected=str(stored), found=changes)
+        changes = "; ".join(str(change) for change in compare(stored, given) if change.kind != "words")
+        found = f"{given.name}: {changes or 'another order'}"
+        raise SchemaMismatchError("samples of another type than the dataset's", expected=str(stored), found=found)
 
 
 def _with_new_keys(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from shoal.shard import SHARD_ENDINGS
+
 __all__ = ["is_numbered", "shard_pattern"]
 
 
@@ -9,14 +11,15 @@ def shard_pattern(path: str, max_samples: int | None, max_bytes: int | None) -> 
     """The pattern of shards: of a folder, of one tar, or of numbered ones where shards have a limit.
 
     Example:
-        >>> shard_pattern("data", None, None), shard_pattern("data.tar", 100, None), shard_pattern("x.tar", None, None)
-        ('data/shard-%06d.tar', 'data-%06d.tar', 'x.tar')
+        >>> shard_pattern("data", None, None), shard_pattern("x.tar", None, None), shard_pattern("x.tar.gz", 100, None)
+        ('data/shard-%06d.tar', 'x.tar', 'x-%06d.tar.gz')
     """
-    if not path.endswith(".tar"):
+    ending = max((ending for ending in SHARD_ENDINGS if path.lower().endswith(ending)), key=len, default=None)
+    if ending is None:
         return f"{path.rstrip('/')}/shard-%06d.tar"
     if is_numbered(path) or (max_samples is None and max_bytes is None):
         return path
-    return path.removesuffix(".tar") + "-%06d.tar"
+    return f"{path[: -len(ending)]}-%06d{path[-len(ending) :]}"
 
 
 def is_numbered(pattern: str) -> bool:

@@ -106,7 +106,8 @@ def load_dataset(
 
     With ``split`` this is a Dataset, without it always a DatasetDict. ``split`` may be another word for a split
     (``"val"``), a slice (``"train[:10%]"``, ``"train[100:]"``), a sum (``"train+test"``), or ``"all"``.
-    ``sample_type`` is the class of the samples, ``options`` are those of :class:`Dataset`.
+    ``sample_type`` is the class of the samples, ``options`` are those of :class:`Dataset`. ``streaming`` is taken for
+    those who are used to it and changes nothing: a sample is always read when it is asked for.
 
     Raises FieldError for a split that is not there, with those that are; ObjectNotFoundError when there is nothing;
     FormatError for a reference that nothing installed understands; OptionError for what cannot be meant.
@@ -124,6 +125,7 @@ def load_dataset(
         5
     """
     _check_arguments(misplaced, split, sample_type)
+    options.pop("streaming", None)
     found = _find(path, split, data_files, options.get("format"))
     kind = sample_type if sample_type is not None else found.sample_type
     options = options if kind is None else {**options, "sample_type": kind}

@@ -70,8 +70,8 @@ def write_samples(
     pattern = shard_pattern(os.fspath(path), max_samples, max_bytes)
     writer = ShardWriter(
         pattern,
-        max_samples=max_samples or (10_000 if is_numbered(pattern) else 1 << 62),
-        max_bytes=max_bytes or (1 << 30 if is_numbered(pattern) else 1 << 62),
+        max_samples=(10_000 if is_numbered(pattern) else 1 << 62) if max_samples is None else max_samples,
+        max_bytes=(1 << 30 if is_numbered(pattern) else 1 << 62) if max_bytes is None else max_bytes,
         compression=compression,
         metadata=metadata,
         schema=schema_to_json(schema_of(kind)) if typed else None,

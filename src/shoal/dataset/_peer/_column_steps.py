@@ -322,7 +322,9 @@ def first_of(sample: dict[str, Any], names: tuple[str, ...], *, missing: bool = 
             return sample[name]
     if missing:
         expected, key = ";".join(names), sample.get("__key__")
-        raise ColumnError("a sample has no such column", expected=expected, found=", ".join(sample), key=key)
+        found = ", ".join(name for name in sample if not name.startswith("__")) or "no column that is looked at"
+        hint = "`fields` of the dataset says what there is"
+        raise ColumnError("a sample has no such column", expected=expected, found=found, key=key, hint=hint)
     return None
 
 

@@ -250,7 +250,14 @@ def gathered_parts(
     rows = max(1, min(size, int(_MOST_BYTES / max(mean_bytes, 1))))
     names = [name for name in schema.names if columns is None or name in columns]
     for batch in batches(rows):
-        yield Part("typed", schema, {KEY: batch.keys, **{name: list(batch.column(name)) for name in names}})
+        yield Part("typed", schema, {KEY: batch.keys, **{name: _each(batch.column(name)) for name in names}})
+
+
+def _each(column: Any) -> list[Any]:
+    """One value a sample. Of arrays without axes NumPy gives numbers, which have lost the order of their bytes."""
+    if isinstance(column, np.ndarray) and column.ndim == 1:
+        return [column[at : at + 1].reshape(()) for at in range(len(column))]
+    return list(column)
 
 
 def can_gather(schema: Schema) -> bool:

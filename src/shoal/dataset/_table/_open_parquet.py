@@ -13,7 +13,7 @@ __all__ = ["from_parquet"]
 
 def from_parquet(
     path: PathLike | Iterable[PathLike],
-    output: PathLike,
+    output: PathLike | None = None,
     *,
     sample_type: type[Any] | None = None,
     key: str | None = None,
@@ -24,7 +24,7 @@ def from_parquet(
     overwrite: bool = False,
     batch_size: int = 1024,
 ) -> Dataset[Any]:
-    """Write shards of what Parquet files hold, and open them: `Dataset.from_parquet`, as a function.
+    """Write shards of what Parquet files hold, and open them, or only open them: `Dataset.from_parquet`, as a function.
 
     Example:
         >>> import pyarrow as pa, pyarrow.parquet as pq, tempfile

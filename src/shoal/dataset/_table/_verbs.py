@@ -166,7 +166,7 @@ class Tables(Core[T]):
     def from_parquet(
         cls,
         path: PathLike | Iterable[PathLike],
-        output: PathLike,
+        output: PathLike | None = None,
         *,
         sample_type: type[Any] | None = None,
         key: str | None = None,
@@ -177,7 +177,7 @@ class Tables(Core[T]):
         overwrite: bool = False,
         batch_size: int = 1024,
     ) -> Dataset[Any]:
-        """Write shards of what Parquet files hold, row by row, and open them.
+        """Write shards of what Parquet files hold, row by row, and open them; without ``output`` open them as they are.
 
         ``path`` is a file, a folder, a pattern or a list of these. ``output`` names the shards as for `write_samples`.
         A table that ``to_parquet`` wrote gives the samples it was made of. Rows of any other become samples of
@@ -187,6 +187,7 @@ class Tables(Core[T]):
 
         Raises:
             FormatError: A file is not Parquet, or the files differ.
+            OptionError: Only shards can have what was asked for, and there is no ``output``.
             SchemaMismatchError: A row does not fit ``sample_type``; no dataset is there then.
 
         Example:
@@ -197,6 +198,11 @@ class Tables(Core[T]):
             >>> ds[1].text, ds.where("class = 0").keys()
             ('two', ['000000000'])
         """
+        made: Any = cls
+        if output is None:
+            if key is not None or isinstance(columns, Mapping) or compression is not None:
+                raise OptionError("keys, members and compression are of shards", expected="an output to write them to")
+            return cast("Dataset[Any]", made(path, sample_type=sample_type, format="parquet", fields=columns))
         urls, kind = shards_from_parquet(
             path,
             output,
@@ -209,7 +215,6 @@ class Tables(Core[T]):
             overwrite=overwrite,
             batch_size=_check_size(batch_size),
         )
-        made: Any = cls
         return cast("Dataset[Any]", made(urls) if kind is None else made(urls, sample_type=kind))
 
     def _begin_again(self, layout: Layout | None) -> None:
