@@ -98,7 +98,7 @@ _OTHERS: _Table = (
         ),
         (
             "build from a folder of pictures, 2 workers",
-            "{build_imagefolder | shoal | 2 | x webdataset} x webdataset's ShardWriter",
+            "{build_imagefolder | shoal.build_shards | 2 | x webdataset} x webdataset's ShardWriter",
         ),
         (
             "reshard, every block checked",

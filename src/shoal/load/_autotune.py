@@ -34,9 +34,9 @@ _FEW = 4
 _NEAR = 0.3
 """The share of the best rate seen that takes a setting into the race."""
 _ROUNDS = 3
-_FELL, _ROSE = 0.75, 1.5
+_FELL, _ROSE = 0.5, 2.0
 """Rates, by the settled one, at which something has changed."""
-_PATIENCE = 5
+_PATIENCE = 10
 """Spans in a row that say so."""
 
 
