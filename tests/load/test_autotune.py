@@ -96,6 +96,22 @@ def test_with_many_cores_it_comes_near_the_best(best: int) -> None:
     assert rate(found, 0) >= 0.7 * rate(best, 0)
 
 
+@pytest.mark.parametrize("length", [1, 2, 5, 30])
+@pytest.mark.parametrize("away", [0.0, 5.0])
+def test_epochs_shorter_than_a_span_are_enough(length: int, away: float) -> None:
+    """A caller that is away between epochs, for a while or for no time at all, changes nothing."""
+    machine = Machine(lambda workers, _: RAW[workers])
+    for _ in range(3000 // length):
+        for _ in range(length + 1):  # the first batch of an epoch does not count
+            machine.now += 1 / RAW[machine.tuner.workers]
+            machine.tuner.step(1 / RAW[machine.tuner.workers])
+        machine.now += away
+        machine.tuner.resume()
+    assert machine.tuner.workers == 0
+    assert {one.workers for one in machine.tuner.tried} == {0, 1, 2}
+    assert all(one.rate == pytest.approx(RAW[one.workers], rel=0.01) for one in machine.tuner.tried)
+
+
 def test_fixed_settings_stay() -> None:
     tuner = Tuner(3, 5)
     for _ in range(1000):

@@ -72,7 +72,11 @@ class Tuner:
         self._changed = 0
         """Spans in a row whose rate was not the settled one."""
         self._depth_factor = 2
-        self._begin(clock(), passed=1)
+        self._last = clock()
+        """When the last batch was delivered."""
+        self._is_back = False
+        """The caller was away since."""
+        self._begin(self._last, passed=1)
 
     def _begin(self, now: float, passed: int) -> None:
         """Measure from here on, after ``passed`` batches that were made under another setting."""
@@ -88,6 +92,11 @@ class Tuner:
     def step(self, waited: float) -> None:
         """A batch was delivered after so many seconds of waiting."""
         now = self._clock()
+        away = now - self._last if self._is_back else 0.0
+        self._last, self._is_back = now, False
+        if away:
+            self._since += away
+            return
         if self._passed:
             self._begin(now, self._passed - 1)
             return
@@ -100,8 +109,11 @@ class Tuner:
             self._judge(now)
 
     def resume(self) -> None:
-        """The caller was away: what was measured so far is of another time."""
-        self._begin(self._clock(), passed=1)
+        """The caller was away, as between two epochs: the time up to its next batch does not count.
+
+        What was measured before does: an epoch may be shorter than a span.
+        """
+        self._is_back = True
 
     def _judge(self, now: float) -> None:
         seconds = now - self._since
