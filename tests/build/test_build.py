@@ -444,7 +444,7 @@ def test_progress_is_shown_on_stderr(tmp_path, capsys):
         {"keys": "none"},
         {"out": "a.tar"},
         {"out": "a-%d-%d.tar"},
-        {"metadata": {"a": object()}},
+        {"metadata": {"a": print}},
         {"error_budget": -1},
         {"compression": "rar"},
     ],

@@ -15,12 +15,13 @@ from pathlib import Path
 
 import pytest
 from tests.build.built import contents, make_images
-from tests.store.servers import ACCESS_KEY, BUCKET, SECRET_KEY, seaweed
+from tests.store.servers import BUCKET, seaweed
+from tests.store.settings import keys, own_settings
 
 import shoal
 from shoal.build import LocalEngine, merge, reshard
 from shoal.shard import load_manifest
-from shoal.store import _clients, _fetch, _options, configure, relative_url, store_for
+from shoal.store import configure, relative_url, store_for
 
 ROOT = Path(__file__).parents[2]
 _NUMBERS = itertools.count()
@@ -34,10 +35,6 @@ def endpoint():
         yield found
 
 
-def keys():
-    return {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY}
-
-
 def reach(endpoint):
     configure(f"s3://{BUCKET}", endpoint=endpoint, region="us-east-1", credential_provider=keys, timeout=30)
 
@@ -45,13 +42,7 @@ def reach(endpoint):
 @pytest.fixture
 def s3(endpoint, monkeypatch, tmp_path):
     """The URL of a new folder on the server; our own settings, gone afterwards."""
-    monkeypatch.setattr(_options, "_CHOSEN", {})
-    monkeypatch.setattr(_options, "_GATES", {"": _options.Gate(64)})
-    monkeypatch.setattr(_fetch, "_NOT_BEFORE", {})
-    for name in _clients.ENVIRONMENT:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    own_settings(monkeypatch, tmp_path)
     reach(endpoint)
     return f"s3://{BUCKET}/build/{next(_NUMBERS):04d}"
 

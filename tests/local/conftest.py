@@ -7,9 +7,9 @@ import itertools
 import pytest
 from tests.local.servers import postgres_server, redis_server
 from tests.store.servers import seaweed
+from tests.store.settings import own_settings
 
 from shoal.local import LocalIndex, set_default_index
-from shoal.store import _clients, _fetch, _options
 
 _NUMBERS = itertools.count()
 
@@ -35,14 +35,10 @@ def s3_endpoint():
 @pytest.fixture(autouse=True)
 def _own_place(monkeypatch, tmp_path):
     """What a test configures is gone after it; the user's own index and clouds are not seen."""
-    monkeypatch.setattr(_options, "_CHOSEN", {})
-    monkeypatch.setattr(_options, "_GATES", {"": _options.Gate(64)})
-    monkeypatch.setattr(_fetch, "_NOT_BEFORE", {})
-    for name in (*_clients.ENVIRONMENT, "REDIS_URL", "SHOAL_INDEX"):
+    own_settings(monkeypatch, tmp_path)
+    for name in ("REDIS_URL", "SHOAL_INDEX"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SHOAL_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "no-config"))
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "no-credentials"))
     yield
     set_default_index(None)
 

@@ -6,14 +6,11 @@ import itertools
 
 import pytest
 from tests.store.servers import ACCESS_KEY, BUCKET, SECRET_KEY, fault_proxy, ranged_server, seaweed
+from tests.store.settings import keys, own_settings
 
-from shoal.store import _clients, _fetch, _options, configure
+from shoal.store import configure
 
 _NUMBERS = itertools.count()
-
-
-def keys():
-    return {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY}
 
 
 @pytest.fixture(scope="session")
@@ -25,13 +22,7 @@ def s3_endpoint():
 @pytest.fixture(autouse=True)
 def _own_options(monkeypatch, tmp_path):
     """What a test configures is gone after it, and the user's own cloud settings are not seen."""
-    monkeypatch.setattr(_options, "_CHOSEN", {})
-    monkeypatch.setattr(_options, "_GATES", {"": _options.Gate(64)})
-    monkeypatch.setattr(_fetch, "_NOT_BEFORE", {})
-    for name in _clients.ENVIRONMENT:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "no-config"))
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "no-credentials"))
+    own_settings(monkeypatch, tmp_path)
 
 
 def new_folder():

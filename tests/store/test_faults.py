@@ -7,8 +7,8 @@ import threading
 import time
 
 import pytest
-from tests.store.conftest import keys
 from tests.store.servers import BUCKET, SECRET_KEY, Fault, fault_proxy
+from tests.store.settings import keys
 
 from shoal.errors import AccessDeniedError, ObjectChangedError, ObjectNotFoundError, StoreError, StoreTimeoutError
 from shoal.store import configure, exists, get, get_many, put, put_many, stat, statistics, store_for

@@ -8,8 +8,8 @@ import sys
 import threading
 
 import pytest
-from tests.store.conftest import keys
 from tests.store.servers import ACCESS_KEY, BUCKET, SECRET_KEY
+from tests.store.settings import keys
 
 from shoal.errors import OptionError, StoreError
 from shoal.store import StoreOptions, configure, get, options_for, put, stat, store_for

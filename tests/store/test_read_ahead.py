@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
-from tests.store.conftest import keys
 from tests.store.servers import BUCKET, Fault, fault_proxy
+from tests.store.settings import keys
 
 import shoal
 from shoal import store

@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import pytest
 from playwright.sync_api import expect
-from tests.store.servers import ACCESS_KEY, BUCKET, SECRET_KEY, fault_proxy, seaweed
+from tests.store.servers import BUCKET, fault_proxy, seaweed
+from tests.store.settings import keys, own_settings
 from tests.viewer.samples import write_dives
 
 import shoal
 from shoal.shard import members_of
-from shoal.store import _clients, _fetch, _options, configure
-
-
-def keys():
-    return {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY}
+from shoal.store import configure
 
 
 @pytest.fixture
 def bucket(monkeypatch, tmp_path):
     """A real S3 server behind a proxy that writes down every request; our own settings, gone afterwards."""
-    monkeypatch.setattr(_options, "_CHOSEN", {})
-    monkeypatch.setattr(_options, "_GATES", {"": _options.Gate(64)})
-    monkeypatch.setattr(_fetch, "_NOT_BEFORE", {})
-    for name in _clients.ENVIRONMENT:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    own_settings(monkeypatch, tmp_path)
     with seaweed() as endpoint, fault_proxy(endpoint) as proxy:
         configure(f"s3://{BUCKET}", endpoint=proxy.url, region="us-east-1", credential_provider=keys, timeout=30)
         yield proxy

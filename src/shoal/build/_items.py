@@ -8,6 +8,7 @@ from __future__ import annotations
 import bisect
 import functools
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
@@ -66,7 +67,7 @@ class Items(Protocol):
         ...
 
 
-class ItemsOf:
+class ItemsOf(ABC):
     """What most kinds of items have in common: read some at once, and when that fails, one by one."""
 
     def splits(self) -> Runs | None:
@@ -84,8 +85,8 @@ class ItemsOf:
         except Exception as error:  # noqa: BLE001 - whatever a user's dataset raises is told of its item
             return [error] if len(numbers) == 1 else [found for number in numbers for found in self.read(number[None])]
 
-    def _samples(self, numbers: Int64) -> Sequence[Any]:
-        raise NotImplementedError
+    @abstractmethod
+    def _samples(self, numbers: Int64) -> Sequence[Any]: ...
 
 
 class SourceItems(ItemsOf):
