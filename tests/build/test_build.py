@@ -15,6 +15,7 @@ from tests.build.built import contents, double, fails_at_seven, make_folder, mak
 
 import shoal
 from shoal.build import LocalEngine
+from shoal.build._place import place_of
 from shoal.errors import ErrorBudgetExceeded, ObjectExistsError, OptionError, WorkerError, WriteError
 from shoal.formats import write_format
 from shoal.shard import load_manifest
@@ -468,3 +469,23 @@ def test_large_values_of_unknown_size_are_cut_by_some(tmp_path):
         [{"npy": np.zeros(100_000)} for _ in range(12)], tmp_path / "out", max_bytes=3_000_000, workers=1
     )
     assert [shard.samples for shard in report.shards] == [3, 3, 3, 3]
+
+
+def test_what_a_killed_build_left_half_written_is_swept_and_nothing_of_others(tmp_path):
+    out = tmp_path / "out"
+    place = place_of(str(out))
+    shoal.build_shards(numbers(), out, max_samples=10, workers=1)
+    own = [
+        f"journal-build-{place.mark}-0000.jsonl",
+        f"build-{place.mark}-report.json",
+        "index/train-000001.tar.arrow",
+        "build/hashes-0123abcd/000000000000.bin",
+    ]
+    others = ["journal-build-0123456789ab-0000.jsonl", "manifest.json", "index/photos.tar.arrow"]
+    for name in own + others:
+        whole = out / ".shoal" / name
+        whole.parent.mkdir(parents=True, exist_ok=True)
+        (whole.parent / f".{whole.name}.0123456789abcdef.partial").write_bytes(b"half")
+    shoal.build_shards(numbers(), out, max_samples=10, workers=1, overwrite=True)
+    left = {path.name for path in out.rglob("*.partial")}
+    assert left == {f".{name.rpartition('/')[2]}.0123456789abcdef.partial" for name in others}

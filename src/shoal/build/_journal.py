@@ -266,8 +266,7 @@ class BuildJournal:
                 for name in names:
                     found = re.fullmatch(r"\.(.+)\.[0-9a-f]{16}\.partial", name)
                     below = os.path.relpath(os.path.join(path, found[1]), local_path(folder)) if found else ""
-                    below = below.removeprefix(f".shoal{os.sep}index{os.sep}").removesuffix(".arrow")
-                    if found and self._place.is_ours(below.replace(os.sep, "/")):
+                    if found and self._place.wrote(below.replace(os.sep, "/")):
                         with contextlib.suppress(FileNotFoundError):
                             os.unlink(os.path.join(path, name))
 

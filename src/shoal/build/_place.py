@@ -31,6 +31,12 @@ class Place:
         """A file of the build's own, in the folder of sidecars."""
         return join_url(self.root, ".shoal", name)
 
+    def wrote(self, path: str) -> bool:
+        """Whether a file below the root is of this build alone: a shard, its index, a journal, a report, hashes."""
+        if re.fullmatch(rf"\.shoal/((journal-)?build-{self.mark}\b.*\.jsonl?|build/hashes-\w+/\d+\.bin)", path):
+            return True
+        return self.is_ours(path.removeprefix(".shoal/index/").removesuffix(".arrow"))
+
     def is_ours(self, path: str) -> bool:
         """Whether a shard is called as those of this build are."""
         parts = re.split(r"(\{split\}|%0?\d*d|\{:0?\d*d?\})", self.name)
