@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import webdataset
+
+from ._disk import FOLDER, freshly_cached
 
 __all__ = [
     "FOLDER",
@@ -20,8 +21,6 @@ __all__ = [
     "small_tar",
     "tar_of",
 ]
-
-FOLDER = pathlib.Path(".bench")
 
 Sample = dict[str, Any]
 
@@ -75,6 +74,7 @@ def _made(name: str, samples: Callable[[], Iterator[Sample]], mtime: int | None 
             for sample in samples():
                 writer.write(sample)
         partial.rename(path)
+    freshly_cached(path)
     return str(path)
 
 

@@ -19,6 +19,8 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from ._disk import FOLDER, freshly_cached
+
 __all__ = ["Loader", "Turns", "endless", "take_turns"]
 
 
@@ -98,6 +100,7 @@ class _Started:
 
 def take_turns(module: str, names: Sequence[str], rounds: int = 5, seconds: float = 1.5) -> dict[str, Turns]:
     """Let the loaders of a module run ``rounds`` times each, taking turns; the first turn of each is not counted."""
+    freshly_cached(FOLDER / "loader")
     started = [_Started(module, name) for name in names]
     for number in range(rounds + 1):
         for one in started:

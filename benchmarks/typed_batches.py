@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 import shoal
 
 from ._data import FOLDER
+from ._disk import freshly_cached
 from ._measure import Contender, Question, measure
 
 __all__ = ["run"]
@@ -93,6 +94,7 @@ def _made(kind: type[Any], count: int) -> str:
     path = FOLDER / "typed" / kind.__name__ / "data.tar"
     if not path.exists():
         shoal.write_samples(_samples(kind, count), path)
+    freshly_cached(path)
     return str(path)
 
 

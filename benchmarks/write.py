@@ -10,6 +10,7 @@ import webdataset
 import shoal
 
 from ._data import FOLDER, Sample, image_samples, small_samples, tar_of
+from ._disk import settle
 from ._measure import Contender, Question, measure
 
 __all__ = ["run"]
@@ -48,6 +49,7 @@ def _rows(title: str, path: str, samples: list[Sample], rounds: int) -> list[tup
 
 def _clear() -> None:
     shutil.rmtree(_OUT, ignore_errors=True)
+    settle(FOLDER, 256 << 20)
     _OUT.mkdir()
 
 

@@ -47,10 +47,7 @@ def stream_samples(
                 continue
             wanted = source.wanted_fields(number, fields)
             for start, stop in shard.spans(wanted):
-                made = ahead.take(number, shard, wanted, start)
-                if made is None or not _decode(made, shard, decoders):
-                    made = _read_span(shard, start, stop, wanted, decoders, log)
-                yield made
+                yield _span(ahead, number, shard, start, stop, wanted, decoders, log)
 
 
 def stream_raw(source: ShardSource, field: str) -> Iterator[RawField]:
@@ -89,6 +86,22 @@ def _far_wants(source: ShardSource, fields: Sequence[str] | None, read: _Read[T]
         except ShoalError:  # who reads it says so
             continue
         yield Want(number, shard, wanted, functools.partial(read, shard, wanted))
+
+
+def _span(  # a call, so that no name keeps samples that were handed out while the next are read
+    ahead: SpansAhead[list[Sample]],
+    number: int,
+    shard: Shard,
+    start: int,
+    stop: int,
+    fields: Sequence[str] | None,
+    decoders: Decoders,
+    log: ErrorLog,
+) -> list[Sample]:
+    made = ahead.take(number, shard, fields, start)
+    if made is None or not _decode(made, shard, decoders):
+        return _read_span(shard, start, stop, fields, decoders, log)
+    return made
 
 
 def _decode(samples: list[Sample], shard: Shard, decoders: Decoders) -> bool:

@@ -8,6 +8,7 @@ loop over the fields of each sample.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -26,19 +27,17 @@ def block_rows(
     url: str,
     keys: list[str],
     fields: Sequence[str],
-    starts: list[Int64],
-    sizes: list[Int64],
+    edges: list[list[int]],
     decoders: Decoders,
-    sparse: tuple[bool, ...] | None = None,
+    sparse: tuple[bool, ...],
 ) -> list[Sample]:
-    """Samples whose members all lie in ``data``, at ``starts`` in it; a negative start is a missing field.
+    """Samples whose members all lie in ``data``: ``edges`` has two lists for each field, where members start and stop.
 
-    ``sparse`` says which fields may be missing, where that is known already.
+    A negative start is a missing field; ``sparse`` says of which fields there may be such.
     """
-    sparse = tuple(bool((start < 0).any()) for start in starts) if sparse is None else sparse
-    build = _block_builder(tuple(fields), sparse, tuple(field in decoders for field in fields))
-    columns = [column.tolist() for start, size in zip(starts, sizes, strict=True) for column in (start, start + size)]
-    return build(data, url, keys, columns, [decoders[field] for field in fields if field in decoders])
+    decoded = tuple([field in decoders for field in fields])
+    build = _block_builder(tuple(fields), sparse, decoded)
+    return build(data, url, keys, edges, [decoders[field] for field in itertools.compress(fields, decoded)])
 
 
 def whole_rows(

@@ -18,6 +18,7 @@ from ._arrow import as_arrow
 from ._bytes import TarBytes
 from ._crc import crc32
 from ._cut import Cuts, read_cut
+from ._edges import Edges, edges_from
 from ._heap import keep_freed_memory
 from ._index import Blocks, Extents, LongExtents, ShardIndex
 from ._plan import plan_reads
@@ -47,6 +48,7 @@ class Shard:
         self._far = far
         self._data = data
         self._verify = verify
+        self._edges = Edges(0, np.empty((0, 0), np.int64))
 
     def __len__(self) -> int:
         return len(self.index)
@@ -119,21 +121,13 @@ class Shard:
         data = self._data.read(base, stop)
         if self._verify and crc32(data) != blocks.crcs[number]:
             self._find_damage(data, base, first, last)
-        names = list(self.index.fields)
-        starts, sizes = self._relative(names, slice(first, last), base)
-        keys = self.index.key_list(first, last)
+        if not (edges := self._edges).hold(first, last):
+            edges = self._edges = edges_from(self.index, first, last)  # of two threads, each has its own
+        places, keys = edges.counted_from(base, first, last), self.index.key_list(first, last)
         try:
-            return block_rows(data, self.url, keys, names, starts, sizes, decoders, self._sparse)
+            return block_rows(data, self.url, keys, list(self.index.fields), places, decoders, self._sparse)
         except ShoalError as error:
             raise self._located(error, np.arange(first, last), None, decoders) from error.__cause__
-
-    def _relative(self, names: Sequence[str], rows: slice, base: int) -> tuple[list[Int64], list[Int64]]:
-        extents = [self.index.fields[name] for name in names]
-        starts = [part.offset[rows].view(np.int64) - base for part in extents]
-        for start, sparse in zip(starts, self._sparse, strict=True):
-            if sparse:
-                start[start == -base] = -1
-        return starts, [part.size[rows].view(np.int64) for part in extents]
 
     @functools.cached_property
     def presence(self) -> dict[str, bool]:
@@ -217,7 +211,9 @@ class Shard:
             self._data.read_into(base, [into[at : at + end - base]])
         if self._verify and crc32(data) != blocks.crcs[number]:
             self._find_damage(data, base, start, stop)
-        (starts,), (sizes,) = self._relative([field], slice(start, stop), base)
+        part = self.index.fields[field]
+        offsets, sizes = part.offset[start:stop].view(np.int64), part.size[start:stop].view(np.int64)
+        starts = np.where(offsets > 0, offsets - base, -1) if not self.presence[field] else offsets - base
         keys = self.index.keys.slice(start, stop - start)
         if into is None:
             return RawField(data, starts, sizes, keys, (self.url,))

@@ -210,9 +210,9 @@ class SampleStream:
         wanted = [name for name in names if self._is_field(name)]
         columns = [_dense(len(grouper.keys), members, grouper.fields[name], chunk.base) for name in wanted]
         keys = [key.rpartition("/")[2] for key in grouper.keys] if self._flat else grouper.keys
-        samples = block_rows(
-            self._bytes(chunk, wanted), self._url, keys, wanted, [c[0] for c in columns], [c[1] for c in columns], {}
-        )
+        edges = [line.tolist() for start, size in columns for line in (start, start + size)]
+        sparse = tuple(bool((start < 0).any()) for start, _ in columns)
+        samples = block_rows(self._bytes(chunk, wanted), self._url, keys, wanted, edges, {}, sparse)
         return samples, _duplicates(keys, names, members, self._url)
 
     def _is_field(self, name: str) -> bool:
