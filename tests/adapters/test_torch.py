@@ -430,3 +430,29 @@ def test_a_loader_decodes_named_fields_at_the_end(tmp_path):
 def test_a_field_that_is_not_there_is_named(tmp_path):
     with pytest.raises(OptionError, match=r"decode_jpeg names a field that batches do not have.*png.*jpg"):
         next(iter(DataLoader([{"jpg": b""}], decode_jpeg={"png": None})))
+
+
+def test_tensors_that_a_map_makes_are_stacked(shards):
+    def prepare(sample):
+        return {"x": torch.full((3, 4), 2.0), "size": torch.zeros(len(sample["__key__"]) % 3 + 1), "label": 1}
+
+    dataset = shoal.Dataset(shards).map(prepare)
+    for kind in (DataLoader, shoal.DataLoader):
+        batch = next(iter(kind(dataset, batch_size=8)))
+        assert batch["x"].shape == (8, 3, 4)
+        assert batch["x"].dtype == torch.float32
+    pairs = next(iter(DataLoader(range(8), batch_size=None).map(lambda n: (torch.tensor([n]), n)).batch(4)))
+    assert pairs[0].tolist() == [[0], [1], [2], [3]]
+    bare = next(iter(shoal.DataLoader(range(6)).map(torch.tensor).batch(6)))
+    assert bare.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_tensors_of_different_shapes_are_as_ragged_says():
+    line = shoal.DataLoader(range(1, 4)).map(torch.ones)
+    (listed,) = line.batch(3)
+    assert [len(tensor) for tensor in listed] == [1, 2, 3]
+    (padded,) = line.padded_batch(3)
+    assert isinstance(padded, torch.Tensor)
+    assert padded.tolist() == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
+    with pytest.raises(shoal.errors.DecodeError, match="do not stack"):
+        list(line.batch(3, ragged="error"))

@@ -17,6 +17,7 @@ from tests.build.built import contents
 import shoal
 from shoal.build import LocalEngine, merge, reshard
 from shoal.errors import ChecksumError, ErrorBudgetExceeded, OptionError, ShoalError
+from shoal.schema import schema_to_json
 from shoal.shard import ShardSource, can_copy, copy_samples, load_manifest, locate_shards, open_shard, verify_dataset
 from shoal.shard._index import encode_index
 
@@ -242,3 +243,42 @@ def test_memory_does_not_grow_with_the_data(tmp_path, shuffle):
         text=True,
     )
     assert float(done.stdout) < 60
+
+
+@shoal.packable
+class Early:
+    a: int
+
+
+@shoal.packable
+class Late:
+    a: int
+    b: int = 0
+
+
+@shoal.packable
+class Other:
+    c: str
+
+
+@pytest.mark.parametrize(
+    "first, second, expected",
+    [
+        (Early(1), Early(2), Early),
+        (Early(1), Late(2), Late),
+        (Late(1), Early(2), Early),  # both read both: the later one
+        (Early(1), Other("x"), None),
+        (Early(1), {"__key__": "k", "txt": "x"}, None),
+        ({"__key__": "k", "txt": "x"}, Early(1), None),
+    ],
+)
+def test_beside_what_stays_the_schema_is_the_one_that_reads_both(tmp_path, first, second, expected):
+    for name, one in (("first", first), ("second", second)):
+        with shoal.ShardWriter(tmp_path / name / "a-%06d.tar") as writer:
+            writer.write(one)
+        reshard(tmp_path / name, tmp_path / "out" / f"{name}-%06d.tar", workers=1)
+        with shoal.ShardWriter(tmp_path / "written" / f"{name}-%06d.tar") as writer:
+            writer.write(one)
+    schema = load_manifest(str(tmp_path / "out")).schema
+    assert schema == (None if expected is None else schema_to_json(expected.__schema__))
+    assert schema == load_manifest(str(tmp_path / "written")).schema  # as a writer has it

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import shoal
-from shoal.build import READERS, Finding, Verification, report_page, verify
+from shoal.build import READERS, Finding, Verification, repair, report_page, verify
 from shoal.errors import ObjectNotFoundError, OptionError
 
 
@@ -89,6 +89,21 @@ def test_a_key_in_two_shards_is_found(tmp_path):
     assert "b-000000.tar" in finding.found
 
 
+def test_a_key_in_two_splits_is_another_finding_than_one_in_two_shards_of_a_split(tmp_path):
+    for split in ("train", "val"):
+        with shoal.ShardWriter(tmp_path / "d" / f"{split}-%06d.tar", max_samples=2) as writer:
+            for key in ("one", "two", split):
+                writer.write({"__key__": key, "txt": split})
+    for path in (tmp_path / "d", f"{tmp_path}/d/*.tar"):
+        (finding,) = verify(path).findings
+        assert (finding.rule, finding.severity, finding.key, finding.count) == ("key-in-splits", "warning", "one", 2)
+        assert finding.found == "in train-000000.tar and in val-000000.tar"
+    assert verify(tmp_path / "d", split="val").findings == ()
+    with shoal.ShardWriter(tmp_path / "d" / "train-b-%06d.tar", split="train") as writer:
+        writer.write({"__key__": "two", "txt": "again"})
+    assert rules(verify(tmp_path / "d")) == ["key-twice", "key-in-splits"]
+
+
 def test_other_fields_are_told_with_the_usual_ones(tmp_path):
     with shoal.ShardWriter(tmp_path / "a-%06d.tar", max_samples=6) as writer:
         for number in range(30):
@@ -157,3 +172,13 @@ def test_a_page_stays_readable_when_there_are_very_many_findings():
 def test_nothing_there_raises(tmp_path):
     with pytest.raises(ObjectNotFoundError):
         verify(tmp_path / "*.tar")
+
+
+@pytest.mark.parametrize("care", [verify, repair])
+def test_names_that_stand_for_nothing_are_an_error_and_no_damage(root, tmp_path, care):
+    for path in (tmp_path / "none.tar", tmp_path / "none-{000..003}.tar", [tmp_path / "a.tar", tmp_path / "b.tar"]):
+        with pytest.raises(ObjectNotFoundError, match="no such file or folder"):
+            care(path)
+    there = min(tmp_path.rglob("*.tar"))
+    done = care([there, tmp_path / "none.tar"])  # of several, those that are missing are told of
+    assert len(done.shards) == 2

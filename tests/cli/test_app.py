@@ -124,12 +124,19 @@ def arguments(name: str, path: object, tmp_path: Path) -> list[object]:
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in NETWORK])
 def test_a_path_that_is_not_there_is_one_sentence_and_1(run, tmp_path, name):
     done = run(*arguments(name, tmp_path / "nothing", tmp_path))
-    # verify and repair report a shard that is missing as they report any other damage
+    assert (done.code, done.out) == (1, "")
+    assert re.fullmatch(r"shoal: [^\n]*nothing[^\n]*\n", done.err)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in NETWORK])
+@pytest.mark.parametrize("wrong", ["my-pet", "My-Pets/", "my-pest.tar"])
+def test_a_wrong_name_is_answered_with_the_right_one(run, tmp_path, name, wrong):
+    (tmp_path / "my-pets").mkdir()
+    (tmp_path / "other").mkdir()
+    done = run(*arguments(name, f"{tmp_path}/{wrong}", tmp_path))
     assert done.code == 1
-    text = done.out if name in ("verify", "repair") else done.err
-    assert "nothing" in text
-    assert "Traceback" not in text
-    assert name in ("verify", "repair") or text.count("\n") == 1
+    assert done.err.endswith(f"no such file or folder: found {tmp_path}/{wrong}; did you mean {tmp_path}/my-pets?\n")
+    assert done.err.count("\n") == 1
 
 
 @pytest.mark.parametrize("name", sorted(set(NAMES) - {"pack", *NETWORK}))

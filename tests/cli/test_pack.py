@@ -306,3 +306,25 @@ def test_unpack_takes_names_as_tar_writes_them_for_a_dot(run, tmp_path):
     tar = foreign_tar(tmp_path / "dot.tar", "./x.txt")
     assert run("unpack", tar, tmp_path / "out").code == 0
     assert (tmp_path / "out" / "x.txt").is_file()
+
+
+def test_two_splits_packed_into_one_folder_may_have_the_same_keys(run, tmp_path):
+    for split in ("train", "val"):
+        (tmp_path / split).mkdir()
+        (tmp_path / split / "1.txt").write_text(split)
+    assert run("pack", tmp_path / "train", tmp_path / "out").code == 0
+    assert run("pack", tmp_path / "val", tmp_path / "out", "--split", "val").code == 0
+    dataset = shoal.Dataset(tmp_path / "out")
+    assert (len(dataset), dataset.get("1")["txt"]) == (2, "train")
+    for name in ("val", "validation"):
+        for opened in (
+            shoal.Dataset(tmp_path / "out", split=name),
+            shoal.load_dataset(tmp_path / "out", split=name),
+        ):
+            assert (len(opened), opened.get("1")["txt"]) == (1, "val")
+        assert "val" in run("cat", tmp_path / "out", "1", "--field", "txt", "--split", name).out
+    found = run("verify", tmp_path / "out")
+    assert found.code == 0
+    assert "the same key is in more than one split" in found.out
+    assert run("verify", tmp_path / "out", "--strict").code == 1
+    assert run("verify", tmp_path / "out", "--strict", "--split", "val").code == 0

@@ -148,6 +148,8 @@ def test_keys(ds):
     assert ds.keys() == k(*range(COUNT))
     with pytest.raises(SampleKeyError, match="did you mean 'k007'"):
         ds["k0077"]
+    with pytest.raises(SampleKeyError, match="keys look like 'k000'"):
+        ds["cat.jpg"]
     with pytest.raises(KeyError):
         ds.get("")
 

@@ -154,3 +154,26 @@ def test_a_users_data_source_is_opened_as_a_path_is(tmp_path):
             return (tmp_path / name).open("rb")
 
     assert list(shoal.Dataset(Folder(), sample_type=ImageSample)) == images(4)
+
+
+def test_shuffled_takes_the_names_of_atdatas_buffers():
+    dataset = shoal.write_samples(images(160), "memory://test-typed/buffers/a-%06d.tar", max_samples=2)
+
+    def confidences(**options):
+        return [value for batch in dataset.shuffled(batch_size=16, seed=1, **options) for value in batch.confidence]
+
+    def shards_of_first(found):  # 32 blocks are mixed at a time: here each is a shard of two
+        return len({value * 2 // 2 for value in found[:64]})
+
+    plain = confidences()
+    assert confidences(buffer_shards=100, buffer_samples=64) == confidences(buffer_shards=1) == plain
+    assert shards_of_first(plain) == 32
+    mixed = confidences(buffer_samples=160)
+    assert sorted(mixed) == sorted(plain) == [number / 2 for number in range(160)]
+    assert shards_of_first(mixed) > 40
+    assert sorted(confidences(buffer_samples=10_000)) == sorted(plain)
+    seen = [sample.confidence for sample in dataset.shuffled(seed=1, buffer_shards=100, buffer_samples=10_000)]
+    assert seen == [sample.confidence for sample in dataset.shuffled(seed=1)]
+    for wrong in ({"buffer_samples": 0}, {"buffer_shards": 2.5}, {"buffer_samples": True}):
+        with pytest.raises(shoal.errors.OptionError, match="out of range"):
+            dataset.shuffled(**wrong)

@@ -532,3 +532,28 @@ def test_damage_passed_over_below_is_told_above(tmp_path):
     with pytest.warns(ShoalWarning, match="passed over 1"):
         assert [batch[0] for batch in batches] == [["text 0", "text 1"], ["text 2", "text 4"], ["text 5"]]
     assert batches.errors.count == 1
+
+
+# ---------------------------------------------------------------------------------------------------- shuffled first
+
+
+def test_a_pipeline_that_shuffles_first_gives_webdatasets_samples(ours, theirs):
+    lines = [ds.shuffle(100).decode().to_tuple("cls", "txt").batched(4) for ds in (ours, theirs())]
+    pairs = [
+        sorted((int(label), text) for labels, texts in line for label, text in zip(labels, texts, strict=True))
+        for line in lines
+    ]
+    assert pairs[0] == pairs[1]
+    assert all(isinstance(labels, np.ndarray) for labels, _ in lines[0])
+
+
+def test_verbs_of_samples_go_on_after_shuffle_map_and_filter(ours):
+    line = ours.shuffle(seed=3).filter(lambda one: one["cls"] % 2 == 0).map(lambda one: {**one, "x": one["cls"] * 2})
+    found = list(line.rename(y="x").map_dict(y=str).to_tuple("cls", "y").map_tuple(None, int))
+    assert sorted(found) == sorted((one["cls"], one["cls"] * 2) for one in ours if one["cls"] % 2 == 0)
+    assert found != sorted(found)
+    lists = list(ours.shuffle(seed=3).to_tuple("cls").listed(4, partial=False))
+    assert all(isinstance(one, list) and len(one) == 4 for one in lists)
+    assert list(ours.shuffle(seed=3).to_tuple("cls")) == list(ours.to_tuple("cls").shuffle(seed=3))
+    with pytest.raises(OptionError, match="decode before batch"):
+        ours.shuffle(seed=3).batch(4).decode("rgb")

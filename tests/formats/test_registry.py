@@ -6,7 +6,7 @@ import pytest
 from tests.formats.tars import PACKERS, make_tar, numbered, write_tar
 
 from shoal import Dataset, ShardWriter, register_format
-from shoal.errors import FormatError, ObjectNotFoundError, OptionError
+from shoal.errors import FormatError, ManifestError, ObjectNotFoundError, OptionError
 from shoal.formats import SourceOptions, _registry, detect, formats, open_source
 from shoal.store import store_for
 
@@ -75,6 +75,14 @@ class TestDetect:
             detect([])
         with pytest.raises(ObjectNotFoundError):
             detect(f"{tmp_path}/*.tar")
+
+    def test_a_folder_whose_first_shard_is_not_finished(self, tmp_path):
+        writer = ShardWriter(tmp_path / "a-%06d.tar")
+        writer.write({"txt": "x"})
+        with pytest.raises(ManifestError, match="is being written here"):
+            detect(tmp_path)
+        writer.close()
+        assert detect(tmp_path) == "webdataset"
 
     def test_a_url(self):
         store_for("memory://x").write_all("memory://registry/plain", make_tar(numbered(1)))

@@ -138,7 +138,7 @@ def test_an_error_after_a_batch_names_the_function(verb: str, workers: int) -> N
     def failing(batch: Any) -> Any:
         raise Planned(len(batch))
 
-    loader = DataLoader(range(20), batch_size=4, num_workers=workers).filter(lambda _: True)
+    loader = DataLoader(range(20), num_workers=workers).batch(4).filter(lambda _: True)
     made = loader.bucket([3], 2, failing) if verb == "bucket" else getattr(loader, verb)(failing)
     with pytest.raises(Planned) as caught:
         list(made)

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.errors import OptionError
-from shoal.load import DataLoader
+from shoal.errors import OptionError, ShoalWarning
+from shoal.load import DataLoader, LoaderOptions
 
 pytestmark = pytest.mark.filterwarnings("ignore:this pipeline goes on by replaying")
 
@@ -488,3 +488,74 @@ def test_tf_data_gives_the_same() -> None:
 def test_only_batches_are_taken_apart(sample: Any) -> None:
     with pytest.raises(OptionError, match="only a batch can be taken apart"):
         list(DataLoader([sample], batch_size=None, num_workers=0).unbatch())
+
+
+# ------------------------------------------------------------------------------------- a loader's own batch, and verbs
+
+
+@pytest.mark.parametrize("told", [{}, {"shuffle": True}, {"num_workers": 0, "seed": 5}])
+def test_a_size_that_nobody_gave_gives_way_to_a_verb(told):
+    line = DataLoader(range(300), **told).shuffle(100).map(lambda number: number + 1).batch(128, drop_last=True)
+    assert [len(batch) for batch in line.prefetch("auto")] == [128, 128]
+    assert all(isinstance(each, int) for batch in line for each in batch)
+    assert [len(batch) for batch in DataLoader(range(70), **told)] == [32, 32, 6]
+
+
+def test_what_was_said_of_the_loaders_own_batches_is_about_the_verbs():
+    line = DataLoader(range(10), drop_last=True, collate_fn=sum).batch(4)
+    assert list(line) == [0 + 1 + 2 + 3, 4 + 5 + 6 + 7]
+    assert len(line) == 2
+    assert list(DataLoader(range(6), collate_fn=sum).batch(3, collate_fn=max)) == [2, 5]
+    arrays = [np.ones(size) for size in (1, 2, 3, 4)]
+    assert [batch.shape for batch in DataLoader(arrays, ragged="pad").batch(2)] == [(2, 2), (2, 4)]
+    bucketed = DataLoader(arrays).bucket([3], 2, len)
+    assert sorted(batch.shape for batch in bucketed) == [(2, 2), (2, 4)]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: DataLoader(range(100), batch_size=10),
+        lambda: DataLoader(range(100), LoaderOptions(batch_size=10)),
+        lambda: DataLoader(range(100)).with_options(batch_size=10),
+        lambda: DataLoader(range(100)).options(batch_size=10),
+    ],
+)
+def test_batches_of_batches_that_were_asked_for_are_warned_of(make):
+    with pytest.warns(ShoalWarning, match="makes batches of 10 samples itself"):
+        line = make().batch(5)
+    assert len(list(line)) == 2
+    assert len(list(make().unbatch().batch(5))) == 20
+    assert len(list(DataLoader(range(100)).batch(10).batch(5))) == 2  # said twice, so meant
+
+
+@pytest.mark.parametrize("told", [{}, {"batch_size": 10}])
+def test_a_shuffle_that_comes_first_is_of_samples(told):
+    batches = list(DataLoader(range(1000), **told).shuffle(1000, seed=3))
+    assert sorted(number for batch in batches for number in batch) == list(range(1000))
+    assert all(max(batch) - min(batch) > len(batch) for batch in batches[:-1])
+    buffered = list(DataLoader(iter(range(1000)), **told).shuffle(1000, seed=3))
+    assert all(max(batch) - min(batch) > len(batch) for batch in buffered[:-1])
+
+
+def test_a_shuffle_without_a_number_mixes_all_that_has_positions():
+    line = DataLoader(range(1000)).shuffle(seed=3).batch(100)
+    assert list(line) == list(DataLoader(range(1000), batch_size=100, shuffle=True, seed=3))
+    for unknown in (DataLoader(iter(range(9))).shuffle(), DataLoader(range(9)).batch(2).shuffle()):
+        with pytest.raises(OptionError, match=r"through a buffer.*shuffle\(1000\)"):
+            list(unknown)
+
+
+def test_it_goes_on_where_it_was_stopped():
+    line = DataLoader(range(300)).shuffle(100, seed=2).batch(32)
+    batches = iter(line)
+    first = [next(batches) for _ in range(3)]
+    again = DataLoader(range(300)).shuffle(100, seed=2).batch(32)
+    again.load_state_dict(line.state_dict())
+    assert sorted(number for batch in [*first, *again] for number in batch) == list(range(300))
+
+
+def test_a_loader_says_what_it_was_told():
+    line = DataLoader(range(3), seed=2).shuffle(10).map(str).batch(2)
+    assert repr(line) == "DataLoader(range(0, 3), batch_size=None, seed=2).shuffle(...).map(...).batch(...)"
+    assert repr(DataLoader(range(3))) == "DataLoader(range(0, 3))"

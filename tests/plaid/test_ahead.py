@@ -43,11 +43,11 @@ def read_in_order(split, numbers):
 
 def test_what_comes_next_is_compared_by_another_thread(split, compared):
     read_in_order(split, [0, 1])
-    assert settled(split) == [2, 3]
-    assert len(compared) == 8
-    assert sum(name.startswith("shoal-plaid") for name in compared) == 4
-    assert split._shards[2].is_checked(0, [SPEED, GLOBAL])
-    assert not split._shards[4].is_checked(0, [SPEED])
+    assert settled(split) == [2, 3, 4]
+    assert len(compared) == 10
+    assert sum(name.startswith("shoal-plaid") for name in compared) == 6
+    assert not split._shards[2].check(0, [SPEED, GLOBAL])
+    assert split._shards[2].check(0)
 
 
 def test_a_second_reading_compares_nothing(split, compared):
@@ -70,8 +70,8 @@ def test_a_reader_that_jumps_about_is_not_foreseen(split, numbers):
 def test_of_features_that_nobody_asks_for_nothing_is_compared(split, compared):
     for number in (0, 1):
         split.read(number, [SPEED])
-    assert settled(split) == [2, 3]
-    assert len(compared) == 4
+    assert settled(split) == [2, 3, 4]
+    assert len(compared) == 5
 
 
 def test_of_parts_nothing_is_compared(split, compared):

@@ -1024,3 +1024,13 @@ def test_a_name_says_how_a_shard_is_compressed(tmp_path, ending, kind):
         assert tar.getnames() == ["a.txt"]
     with pytest.raises(OptionError, match="the name says another compression"):
         ShardWriter(tmp_path / f"x-%d.{ending}", compression="bz2")
+
+
+@pytest.mark.parametrize("name", ["out", "out/", "v1.2/out/", "v1.2/out"])
+def test_a_name_that_says_nothing_of_shards_is_a_folder_for_them(tmp_path, name):
+    for split, expected in ((None, "shard-000000.tar"), ("val", "val-000000.tar")):
+        with ShardWriter(f"{tmp_path}/{name}", split=split) as writer:
+            writer.write({"__key__": "a", "txt": "x"})
+        assert [record.path for record in writer.shards] == [expected]
+    assert sorted(path.name for path in (tmp_path / name).glob("*.tar")) == ["shard-000000.tar", "val-000000.tar"]
+    assert (tmp_path / name / ".shoal" / "manifest.json").exists()

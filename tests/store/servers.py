@@ -283,11 +283,11 @@ class ProxyHandler(_Handler):
 
 
 @contextlib.contextmanager
-def fault_proxy(endpoint):
+def fault_proxy(endpoint, handler=ProxyHandler, **more):
     """A proxy before an endpoint: yields the server, whose `faults` happen to the requests that pass."""
     over = threading.Event()
-    facts = {"upstream": endpoint.removeprefix("http://"), "faults": [], "requests": [], "happened": Counter()}
-    with serving(ProxyHandler, lock=threading.Lock(), at_once=0, most_at_once=0, over=over, **facts) as server:
+    facts = {"upstream": endpoint.removeprefix("http://"), "faults": [], "requests": [], "happened": Counter(), **more}
+    with serving(handler, lock=threading.Lock(), at_once=0, most_at_once=0, over=over, **facts) as server:
         try:
             yield server
         finally:

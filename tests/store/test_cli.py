@@ -69,6 +69,21 @@ def test_a_round_trip_to_a_bucket(run, files, s3):  # noqa: F811 - the fixture
     assert store.list(s3) == []
 
 
+def test_with_a_depth_the_folders_there_are_named(run, files, s3):  # noqa: F811 - the fixture
+    assert run("store", "put", "data", f"{s3}/up/data").code == 0
+    (files / "data/empty").mkdir()
+    for url, empty in (("data", ["data/empty/"]), (f"{s3}/up/data", [])):
+        listed = run("store", "ls", url, "--depth", 1, "--json").json
+        assert [each["url"] for each in listed["objects"]] == [f"{url}/a.txt"]
+        assert listed["folders"] == [f"{url}/deep/", *empty]
+        assert run("store", "ls", url, "--depth", 2, "--json").json["folders"] == []
+        assert run("store", "ls", url, "--json").json["folders"] == []
+        lines = run("store", "ls", url, "--depth", 1).out.splitlines()
+        assert [line.split() for line in lines[2:4]] == [["1", "B", f"{url}/a.txt"], [f"{url}/deep/"]]
+    assert lines[-1] == "1 object, 1 folder, 1 B"
+    assert run("store", "ls", f"{s3}/up", "--depth", 1).out.endswith("0 objects, 1 folder, 0 B\n")
+
+
 def test_patterns_and_several_files_go_below_the_url(run, files, s3):  # noqa: F811 - the fixture
     assert run("store", "put", "c.txt", "data/*.txt", s3).code == 0
     assert [info.url.removeprefix(f"{s3}/") for info in store.list(s3)] == ["a.txt", "c.txt"]

@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 import pytest
 
 import shoal
-from shoal.errors import ObjectChangedError, ObjectNotFoundError, StoreError
+from shoal.build import repair, verify
+from shoal.errors import ObjectChangedError, ObjectNotFoundError, OptionError, StoreError
 from shoal.formats import webdataset
 from shoal.store import exists, get, put, stat, store_for
 from shoal.store import list as list_objects
@@ -102,3 +103,42 @@ def test_what_a_server_cannot_do_is_said(http, url):
 def test_nothing_there(http):
     with pytest.raises(ObjectNotFoundError):
         get(f"{http.url}/none")
+
+
+def served(http, folder):
+    """A dataset on a server that lists nothing."""
+    with shoal.ShardWriter(folder / "train-%06d.tar", max_samples=4) as writer:
+        for number in range(10):
+            writer.write({"__key__": f"k{number}", "txt": f"text {number}", "cls": number})
+    for path in folder.rglob("*"):
+        if path.is_file():
+            http.objects[f"/v1.2/pets/{path.relative_to(folder).as_posix()}"] = path.read_bytes()
+    return f"{http.url}/v1.2/pets"
+
+
+def test_a_folder_with_a_manifest_is_a_dataset(http, tmp_path):
+    url = served(http, tmp_path / "pets")
+    for path in (url, f"{url}/", f"{url}/.shoal/manifest.json"):
+        dataset = shoal.Dataset(path)
+        assert (len(dataset), dataset[7]["txt"], dataset.where("cls > 7").keys()) == (10, "text 7", ["k8", "k9"])
+        assert len(shoal.load_dataset(path, split="train")) == 10
+    assert [sample["cls"] for sample in shoal.Dataset(url)] == list(range(10))
+    assert verify(url).ok
+    assert sum(1 for _ in webdataset.stream(url)) == 10
+
+
+def test_a_folder_without_a_manifest_is_not_there(http):
+    http.objects["/x/a.tar"] = DATA
+    with pytest.raises(ObjectNotFoundError, match="no such object"):
+        len(shoal.Dataset(f"{http.url}/x"))
+    with pytest.raises(ObjectNotFoundError, match="no such object"):
+        verify(f"{http.url}/x")
+
+
+def test_what_can_only_be_read_is_repaired_elsewhere(http, tmp_path):
+    url = served(http, tmp_path / "pets")
+    with pytest.raises(OptionError, match=r"only be read.*--output"):
+        repair(url)
+    assert repair(url, dry_run=True).complete
+    assert repair(url, output=tmp_path / "whole").complete
+    assert len(shoal.Dataset(tmp_path / "whole")) == 10

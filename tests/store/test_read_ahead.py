@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
-from tests.store.servers import BUCKET, Fault, fault_proxy
+from tests.store.servers import BUCKET, Fault, ProxyHandler, fault_proxy
 from tests.store.settings import keys
 
 import shoal
@@ -348,3 +348,30 @@ def test_several_endpoints_share_the_requests(s3, s3_endpoint, balance):
         assert min(len(one.requests), len(two.requests)) >= 4
         one.faults.append(Fault("status", status=500, times=1000))  # one of them is ill: the other one does it
         assert same(list(shoal.Dataset(f"{s3}/")), samples())
+
+
+class _Halting(ProxyHandler):
+    """Sends the first half of a large answer, and the rest when it is told to."""
+
+    def answer(self, status, headers, body=b"", length=None):
+        if self.command != "GET" or len(body) < 4_000_000:
+            return super().answer(status, headers, body, length)
+        super().answer(status, headers, body[: len(body) // 2], len(body))
+        self.wfile.flush()
+        self.server.was_told.append(self.server.go_on.wait(20))
+        self.wfile.write(body[len(body) // 2 :])
+        return None
+
+
+def test_samples_are_there_as_soon_as_their_bytes_are(s3, s3_endpoint, tmp_path):
+    """Not when the last byte is of the request that brings them."""
+    for root in (s3, tmp_path):
+        write(root, size=80_000)
+    with fault_proxy(s3_endpoint, _Halting, go_on=threading.Event(), was_told=[]) as proxy:
+        configure(f"s3://{BUCKET}", endpoint=proxy.url)
+        found = iter(shoal.Dataset(s3))
+        first = next(found)
+        proxy.go_on.set()
+        assert same([first, *found], shoal.Dataset(tmp_path))
+        assert settled()
+        assert proxy.was_told == [True] * SHARDS

@@ -6,12 +6,15 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from tests.store.servers import ACCESS_KEY, BUCKET, SECRET_KEY
 
+import shoal
 from shoal.errors import ObjectNotFoundError, StoreError
 from shoal.store import configure, download, exists, get, put, statistics, store_for
 from shoal.store import list as list_objects
@@ -161,3 +164,18 @@ def test_a_plan_holds_no_bytes_twice_for_long(s3):
         tracemalloc.stop()
     assert len(found) == 8_000_000
     assert peak < 2.5 * len(found)
+
+
+def test_writers_that_end_at_once_in_one_folder_are_both_in_the_manifest(s3):
+    writers = [shoal.ShardWriter(f"{s3}/{name}-%06d.tar", max_samples=1) for name in "abcd"]
+    for number, writer in enumerate(writers):
+        writer.write({"__key__": f"k{number}", "txt": "x"})
+    together = threading.Barrier(len(writers))
+
+    def close(writer):
+        together.wait(60)
+        writer.close()
+
+    with ThreadPoolExecutor(len(writers)) as pool:
+        list(pool.map(close, writers))
+    assert [record.path for record in shoal.shard.load_manifest(s3).shards] == [f"{name}-000000.tar" for name in "abcd"]

@@ -40,6 +40,20 @@ def test_one_object(root):
             act(url)
 
 
+def test_folders_are_named_level_by_level(root):
+    for name in ("a.txt", "b/c/d.txt", "b/e.txt", "f g/h.txt", "i/j/k/l.txt"):
+        store.put(f"{root}/{name}", b"1")
+
+    def below(depth):
+        return [name.removeprefix(f"{root}/") for name in store.folders(root, depth)]
+
+    assert [below(depth) for depth in (1, 2, 3, 4)] == [["b/", "f g/", "i/"], ["b/c/", "i/j/"], ["i/j/k/"], []]
+    assert store.folders(f"{root}/b/") == [f"{root}/b/c/"]
+    assert store.folders(f"{root}/a.txt") == store.folders(f"{root}/none") == []
+    with pytest.raises(OptionError, match="at least 1"):
+        store.folders(root, 0)
+
+
 def test_many_objects(root):
     items = [(f"{root}/{number:03d}", b"%d" % number) for number in range(50)]
     infos = store.put_many(iter(items))

@@ -12,7 +12,7 @@ import contextlib
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -22,13 +22,13 @@ from shoal.shard import (
     Manifest,
     ShardRecord,
     commit_staged,
-    encode_manifest,
     index_url,
+    joined_schema,
     load_manifest,
     merge_shards,
     recover,
-    save_manifest,
     staging_url,
+    update_manifest,
 )
 from shoal.store import base_name, join_url, local_path, relative_url, scheme_of, store_for
 
@@ -232,27 +232,31 @@ class BuildJournal:
     ) -> None:
         """Make the shards the dataset: the manifest, the report, and no journal any more."""
         root = self._place.root
-        manifest = self._manifest(report, metadata, schema)
+
+        def change(before: Manifest) -> Manifest:
+            return self._manifest(before, report, metadata, schema)
+
         if self._staged:
-            kept = {record.path for record in report.shards}
-            removed = [path for path in self._replaced if path not in kept]
-            commit_staged(root, encode_manifest(manifest), [record.path for record in report.shards], removed)
+            commit_staged(root, change, [record.path for record in report.shards], self._replaced)
         else:
-            save_manifest(manifest, root)
+            update_manifest(root, change)
         shards = [_document(built) for built in builts]
         document = msgspec.json.encode({**report.to_json(), "facts": self.facts, "shards": shards})
         store_for(self._report_url).write_all(self._report_url, msgspec.json.format(document, indent=1) + b"\n")
         self._remove()
 
-    def _manifest(self, report: BuildReport, metadata: dict[str, Any], schema: dict[str, Any] | None) -> Manifest:
-        before = load_manifest(self._place.root) or Manifest({})
+    def _manifest(
+        self, before: Manifest, report: BuildReport, metadata: dict[str, Any], schema: dict[str, Any] | None
+    ) -> Manifest:
+        """What was there and stays, with the new shards; the schema is the one that reads both, as a writer has it."""
         others = {
             split: tuple(record for record in records if not self._place.is_ours(record.path))
             for split, records in before.splits.items()
         }
         if not any(others.values()):
             before = Manifest({})
-        manifest = Manifest(others, {**before.metadata, **metadata}, schema or before.schema, before.rule)
+        joined = joined_schema(replace(before, splits=others), schema, report.shards)
+        manifest = Manifest(others, {**before.metadata, **metadata}, joined, before.rule)
         for split, records in report.splits.items():
             manifest = merge_shards(manifest, split, records)
         return manifest

@@ -12,7 +12,8 @@ import typer
 import typer.core
 
 from shoal import __version__
-from shoal.errors import OptionError, PatternError, QueryError, ShoalError
+from shoal.errors import ObjectNotFoundError, OptionError, PatternError, QueryError, ShoalError
+from shoal.store import no_such_path
 
 from ._atmosphere import atmosphere_app
 from ._bench import bench
@@ -171,6 +172,8 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def _failed(error: Exception, args: list[str]) -> int:
+    if isinstance(error, ObjectNotFoundError) and error.problem in ("no such file", "no such folder"):
+        error = no_such_path(str(error.found)).with_traceback(error.__traceback__)
     if "--debug" in args or os.environ.get("SHOAL_DEBUG", "") not in ("", "0"):
         traceback.print_exception(error)
     if "--json" in args:

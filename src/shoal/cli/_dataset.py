@@ -34,7 +34,12 @@ def shards_of(dataset: Dataset[Any]) -> ShardSource:
     """The shards behind a dataset. Raises FormatError when it is not made of tar shards."""
     source = dataset.source
     if not isinstance(source, ShardSource):
-        raise FormatError("the command is about tar shards", expected="a tar, or a folder of tars", found=repr(dataset))
+        raise FormatError(
+            "the command is about tar shards",
+            expected="a tar, or a folder of tars",
+            found=repr(dataset),
+            hint="`shoal view` shows it, and `shoal convert` makes shards of it",
+        )
     return source
 
 

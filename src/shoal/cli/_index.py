@@ -31,11 +31,12 @@ from shoal.shard import (
     index_url,
     load_manifest,
     locate_shards,
+    manifest_url,
     merge_shards,
     record_of,
     save_index,
-    save_manifest,
     split_of,
+    update_manifest,
 )
 from shoal.store import ObjectReader, base_name, join_url, parent_url, relative_url, store_for
 
@@ -185,14 +186,18 @@ def _exists(url: str) -> bool:
 
 def _write_manifest(root: str, shards: list[_Indexed]) -> str | None:
     """List the shards in the manifest; None when it says all that already."""
-    before = load_manifest(root) or Manifest({})
-    splits = {record.path: name for name, records in before.splits.items() for record in records}
-    after = before
+    before = load_manifest(root)
+    after = update_manifest(root, lambda now: _with_shards(now, root, shards))
+    return None if after == before else manifest_url(root)
+
+
+def _with_shards(manifest: Manifest, root: str, shards: list[_Indexed]) -> Manifest:
+    splits = {record.path: name for name, records in manifest.splits.items() for record in records}
     for each in shards:
         path = relative_url(each.shard, root)
         if path not in splits or each.state != "kept":
-            after = merge_shards(after, splits.get(path) or split_of(path), [record_of(path, each.index)])
-    return None if after == before else save_manifest(after, root)
+            manifest = merge_shards(manifest, splits.get(path) or split_of(path), [record_of(path, each.index)])
+    return manifest
 
 
 def _export(loader: Loader, shards: list[_Indexed]) -> list[str]:

@@ -127,10 +127,15 @@ def cp(
 
 def ls(
     url: UrlArgument,
-    depth: Annotated[int | None, typer.Option("--depth", min=1, metavar="N", help="Levels of folders.")] = None,
+    depth: Annotated[
+        int | None,
+        typer.Option("--depth", min=1, metavar="N", help="Levels to go down; folders below are named, not entered."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """List the objects below a folder, with their sizes.
+
+    All that is below it, whatever folders it is in. With --depth 1 what is in it: objects, and folders with a slash.
 
     \b
     Examples:
@@ -138,13 +143,16 @@ def ls(
       shoal store ls s3://bucket --depth 1 --json
     """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
     found = store.list(url, depth)
-    if not found and not store.exists(url):
+    folders = [] if depth is None else store.folders(url, depth)
+    if not found and not folders and not store.exists(url):
         raise ObjectNotFoundError("nothing lies there", found=printable(url))
     if as_json:
-        print_json({"objects": [_facts(info) for info in found]})
+        print_json({"objects": [_facts(info) for info in found], "folders": folders})
         return
-    print_table(["size", "url"], [(show_bytes(info.size), info.url) for info in found], right=["size"])
-    print_text(f"{show_count(len(found), 'object')}, {show_bytes(sum(info.size for info in found))}")
+    rows = [*((show_bytes(info.size), info.url) for info in found), *(("", folder) for folder in folders)]
+    print_table(["size", "url"], sorted(rows, key=lambda row: row[1]), right=["size"])
+    counts = [show_count(len(found), "object"), *([show_count(len(folders), "folder")] if folders else [])]
+    print_text(f"{', '.join(counts)}, {show_bytes(sum(info.size for info in found))}")
 
 
 def stat(url: UrlArgument, as_json: JsonOption = False) -> None:

@@ -10,7 +10,7 @@ import typer
 from shoal.build import READERS, Finding, Verification, report_page
 from shoal.build import verify as verify_all
 from shoal.errors import StoreError
-from shoal.shard import Located, ShardReport, locate_shards, save_manifest, with_hashes
+from shoal.shard import Located, ShardReport, locate_shards, update_manifest, with_hashes
 from shoal.store import put, relative_url, store_for
 
 from ._options import JsonOption, PathArgument, ReportOption, SplitOption, WorkersOption
@@ -102,7 +102,7 @@ def _fill_hashes(located: Located, reports: Sequence[ShardReport]) -> int:
     sound = {relative_url(report.url, root): report.sha256 for report in reports if report.ok and report.sha256}
     hashes = {path: sha256 for path, sha256 in sound.items() if path in missing and sha256 is not None}
     if hashes:
-        save_manifest(with_hashes(manifest, hashes), root)
+        update_manifest(root, lambda before: with_hashes(before, hashes))
     return len(hashes)
 
 

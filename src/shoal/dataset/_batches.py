@@ -69,6 +69,14 @@ def check_ragged(ragged: str) -> None:
         raise OptionError("no such `ragged`", expected=" or ".join(map(repr, get_args(Ragged))), found=repr(ragged))
 
 
+def check_buffers(samples: int | None, shards: int | None) -> int:
+    """How many samples are to be mixed at least. Raises OptionError for what is no number of them, or of shards."""
+    for name, count in (("buffer_samples", samples), ("buffer_shards", shards)):
+        if count is not None and (type(count) is not int or count < 1):
+            raise OptionError(f"{name} is out of range", expected="a whole number of at least 1", found=repr(count))
+    return samples or 1
+
+
 def in_batches(samples: Iterable[Any], batch_size: int, drop_last: bool, ragged: Ragged) -> Iterator[Any]:
     """Samples gathered into batches; the last one may be short."""
     held: list[Any] = []
@@ -102,19 +110,21 @@ def ordered_batches(
 
 
 def shuffled_batches(
-    source: ShardSource, field: str, seed: int, rows: Int64 | None, options: TypedOptions
+    source: ShardSource, field: str, seed: int, rows: Int64 | None, options: TypedOptions, least: int = 1
 ) -> Iterator[SampleBatch[Any]]:
     """Batches of typed samples in a random order: blocks are permuted, and the samples of each window of blocks mixed.
 
+    A window has ``least`` samples or more, but for the last.
+
     Where few samples are wanted they are permuted as a whole, since blocks would be read for little. The order depends
-    on the seed alone, not on how the samples are read.
+    on the seed and the windows alone, not on how the samples are read.
     """
     if rows is not None and not _by_block(source, rows):
         yield from ordered_batches(source, field, np.random.default_rng(seed).permutation(rows), options)
         return
     learnt, buffers = Learnt(options.sample_type), shared_buffers()
     reader = _direct_reader(source, field, rows, learnt)
-    windows = _windows(source, field, seed, rows)
+    windows = _windows(source, field, seed, rows, least)
     if reader is not None:
         numbers = (_numbers(source, spans)[order] for spans, order in windows)
         yield from _direct_batches(reader, numbers, options)
@@ -156,18 +166,33 @@ def _kept(source: ShardSource, span: Span, rows: Int64 | None) -> Int64:
     return rows[low:high] - first
 
 
-def _windows(source: ShardSource, field: str, seed: int, rows: Int64 | None) -> Iterator[tuple[list[Span], Int64]]:
+def _windows(
+    source: ShardSource, field: str, seed: int, rows: Int64 | None, least: int
+) -> Iterator[tuple[list[Span], Int64]]:
     """The spans of each window, and which of their samples come, in which order."""
     spans = [(span, _kept(source, span, rows)) for span in _spans(source, field)]
     rng = np.random.default_rng(seed)
-    order = rng.permutation(len(spans)).tolist()
-    for at in range(0, len(order), WINDOW_BLOCKS):
-        window = [spans[place] for place in order[at : at + WINDOW_BLOCKS] if len(spans[place][1])]
+    order = [spans[place] for place in rng.permutation(len(spans)).tolist()]
+    for run in _runs_of(order, least):
+        window = [(span, kept) for span, kept in run if len(kept)]
         if window:
             sizes = [stop - start for (_, start, stop), _ in window]
             firsts = np.cumsum([0, *sizes[:-1]])
             wanted = np.concatenate([kept + first for (_, kept), first in zip(window, firsts, strict=True)])
             yield [span for span, _ in window], wanted[rng.permutation(len(wanted))]
+
+
+def _runs_of(spans: list[tuple[Span, Int64]], least: int) -> Iterator[list[tuple[Span, Int64]]]:
+    """Spans in runs of `WINDOW_BLOCKS`, or of as many more as it takes to have so many samples."""
+    run: list[tuple[Span, Int64]] = []
+    count = 0
+    for span in spans:
+        run.append(span)
+        count += len(span[1])
+        if len(run) >= WINDOW_BLOCKS and count >= least:
+            yield run
+            run, count = [], 0
+    yield run
 
 
 def _numbers(source: ShardSource, spans: list[Span]) -> Int64:

@@ -13,7 +13,15 @@ from shoal.load import Ragged, SampleBatch
 from shoal.sample import is_record
 from shoal.shard import ShardSource
 
-from ._batches import TypedOptions, check_batch_size, check_ragged, in_batches, ordered_batches, shuffled_batches
+from ._batches import (
+    TypedOptions,
+    check_batch_size,
+    check_buffers,
+    check_ragged,
+    in_batches,
+    ordered_batches,
+    shuffled_batches,
+)
 from ._core import Core, Int64
 from ._peer._formats_out import Formatting
 from ._reading import PAYLOAD
@@ -35,6 +43,8 @@ class ShuffleOptions(BatchOptions, total=False):
     """What may be said about batches in a random order."""
 
     seed: int | None
+    buffer_samples: int | None
+    buffer_shards: int | None
 
 
 class Batching(Core[T]):
@@ -98,14 +108,23 @@ class Batching(Core[T]):
         seed: int | None = None,
         drop_last: bool = False,
         ragged: Ragged = "list",
+        buffer_samples: int | None = None,
+        buffer_shards: int | None = None,
     ) -> Iterator[Any]:
-        """Samples, or batches of them, in a random order, each once. A drawn seed is kept as ``seed``."""
+        """Samples, or batches of them, in a random order, each once. A drawn seed is kept as ``seed``.
+
+        Samples, and batches of dicts, are drawn from all there are. Batches of typed samples are read in blocks from
+        all over the dataset, 32 of them mixed at a time, or as many more as it takes to mix ``buffer_samples``, which
+        costs their memory. ``buffer_shards`` is atdata's, and accepted for its users: every shard is mixed, whatever
+        it says.
+        """
         check_ragged(ragged)
+        least = check_buffers(buffer_samples, buffer_shards)
         self.seed = secrets.randbits(32) if seed is None else seed
         source = self._raw_source()
         if batch_size is not None and source is not None:
             options = TypedOptions(self.sample_type, check_batch_size(batch_size), drop_last, ragged)
-            return shuffled_batches(source, PAYLOAD, self.seed, self._rows, options)
+            return shuffled_batches(source, PAYLOAD, self.seed, self._rows, options, least)
         order = np.random.default_rng(self.seed).permutation(self.numbers)
         if batch_size is not None and self._format is not None:
             return self._formatted_batches(order, check_batch_size(batch_size), drop_last)

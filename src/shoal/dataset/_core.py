@@ -203,6 +203,7 @@ class Core(Generic[T]):
         try:
             for run in self._stored_runs(chosen, log):
                 yield from self._finished(run)
+                del run  # what the caller dropped is free for the next ones, and still in the processor's cache
         except GeneratorExit:  # the caller had enough: what was passed over until then is told too
             log.tell()
             raise
@@ -325,7 +326,10 @@ class Core(Generic[T]):
         return found if self._rows is None else self._rows[found]
 
     def get(self, key: str) -> T:
-        """The sample with this key. Raises SampleKeyError, which suggests near keys."""
+        """The sample with this key: the first where several have it, as in splits that number their samples alike.
+
+        Open one split (``split="val"``) to have its own. Raises SampleKeyError, which suggests near keys.
+        """
         self._refuse_filtered("samples by key")
         if not isinstance(key, str):
             raise SampleKeyError("a key is text", expected="str", found=f"{type(key).__name__} {key!r}")

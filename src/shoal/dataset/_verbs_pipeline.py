@@ -12,6 +12,7 @@ from shoal.load import Auto, DataLoader, Described, Filter, LoaderOptions, Map, 
 from ._combined._mix import MixedSource
 from ._core import Core
 from ._loading import DatasetSource
+from ._peer._loader import SampleLoader
 from ._windows import TokenWindows
 
 if TYPE_CHECKING:
@@ -65,12 +66,15 @@ class PipelineVerbs(Core[T]):
         """Batches of this dataset: ``DataLoader(dataset, options)``."""
         return DataLoader(self, options, **changes)
 
-    def _samples(self) -> DataLoader:
-        return DataLoader(self, batch_size=None)
+    def _samples(self) -> SampleLoader:
+        return SampleLoader(self, batch_size=None)
 
-    def shuffle(self, buffer_size: int, seed: int | None = None) -> DataLoader:
-        """Samples in a random order, a new one each epoch; at least ``buffer_size`` of them are mixed at a time."""
-        return self._samples().shuffle(buffer_size, seed)
+    def shuffle(self, buffer_size: int | None = None, seed: int | None = None) -> SampleLoader:
+        """Samples in a random order, a new one each epoch; at least ``buffer_size`` of them are mixed at a time.
+
+        None mixes as many as the loader's ``memory_budget`` allows, which is often all. webdataset's verbs may follow.
+        """
+        return cast(SampleLoader, self._samples().shuffle(buffer_size, seed))
 
     def batch(
         self,

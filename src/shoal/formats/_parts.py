@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import threading
 from collections import OrderedDict
@@ -14,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shoal.errors import CodecError, FieldError, PositionError, SampleKeyError, ShoalError
-from shoal.shard import Decoders, ErrorLog, Sample
+from shoal.shard import Decoders, ErrorLog, Sample, key_hint
 from shoal.store import ObjectInfo, ObjectReader, store_for
 
 from ._files import identity_of
@@ -298,9 +297,7 @@ class PartSource:
         return [sample[KEY] for run in self.stream(()) for sample in run]
 
     def _near(self, key: str) -> str | None:
-        some = self.keys(np.arange(min(2000, len(self))))
-        near = difflib.get_close_matches(key, some, n=3, cutoff=0.6) or some[:1]
-        return f"did you mean {' or '.join(map(repr, near))}?" if near else None
+        return key_hint(key, self.keys(np.arange(min(2000, len(self)))))
 
     def keys(self, rows: Int64) -> list[str]:
         """The keys of these samples."""

@@ -11,18 +11,20 @@ from typing import Any
 
 import msgspec
 
-from shoal.errors import FormatError, ObjectNotFoundError, OptionError
+from shoal.errors import FormatError, ManifestError, ObjectNotFoundError, OptionError
 from shoal.shard import (
     SHARD_ENDINGS,
     WEBDATASET_RULE,
     KeyRule,
     ShardSource,
     Source,
+    is_dataset_folder,
     load_manifest,
     locate_shards,
     sniff,
+    unfinished_writes,
 )
-from shoal.store import base_name, expand_pattern, parent_url, relative_url, store_for
+from shoal.store import base_name, expand_pattern, no_such_path, parent_url, relative_url, scheme_of, store_for
 
 __all__ = ["Format", "SourceOptions", "detect", "formats", "open_source", "register_format"]
 
@@ -107,7 +109,7 @@ def detect(path: PathLike | Iterable[PathLike]) -> str:
             return "webdataset"
         if base_name(text) == "index.json" and (indexed := _by_index(text)) is not None:
             return indexed
-        if store_for(text).is_folder(text):
+        if is_dataset_folder(text):
             return "webdataset" if load_manifest(text) is not None else _of_folder(text)
     urls = expand_pattern(path)
     if not urls:
@@ -147,6 +149,9 @@ def _of_folder(root: str) -> str:
             return found
         counts.update([] if found is None else [found])
         only_images = only_images and "/" in path and path.lower().endswith(_IMAGES)
+    if is_empty and unfinished_writes(root):
+        hint = "run it again: it does the rest"
+        raise ManifestError("a dataset is being written here, or its writing was interrupted", found=root, hint=hint)
     if is_empty:
         raise ObjectNotFoundError("the folder is empty", found=root, hint="check the path")
     if counts:
@@ -172,7 +177,12 @@ _MAGICS = ((b"PAR1", "parquet"), (b"ARROW1", "arrow"), (b"\x89HDF\r\n\x1a\n", "h
 
 
 def _by_content(url: str) -> str:
-    reader = store_for(url).open(url)
+    try:
+        reader = store_for(url).open(url)
+    except ObjectNotFoundError:
+        if scheme_of(url) != "file":  # a store says more: that a repository is private, that a bucket is another's
+            raise
+        raise no_such_path(url) from None
     try:
         head = reader.read(0, 512)
     finally:

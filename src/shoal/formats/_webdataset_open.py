@@ -16,6 +16,7 @@ from shoal.shard import (
     StreamFeed,
     SupportsRead,
     decompressed,
+    is_dataset_folder,
     locate_shards,
     reader_stream,
     sniff,
@@ -151,7 +152,7 @@ def resolve_sources(paths: ArchiveSource | tuple[ArchiveSource, ...]) -> tuple[A
 
 
 def _resolve_path(path: str) -> tuple[ArchiveSource, ...]:
-    if path != STDIN and store_for(path).is_folder(path):
+    if path != STDIN and is_dataset_folder(path):
         return tuple(ref.url for ref in locate_shards(path).shards)
     return _resolve_item(path)
 

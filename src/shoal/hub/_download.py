@@ -33,9 +33,9 @@ from shoal.shard import (
     load_manifest,
     locate_shards,
     merge_shards,
-    save_manifest,
     shards_by_split,
     split_alias,
+    update_manifest,
 )
 from shoal.store import (
     HubFile,
@@ -196,8 +196,7 @@ class _Job:
                 for each in work:
                     each.cancel()
         if wanted.has_manifest:
-            before = load_manifest(self._target) or Manifest({})
-            save_manifest(_merged(before, wanted), self._target)
+            update_manifest(self._target, lambda before: _merged(before, wanted))
 
     def _fetch(self, file: HubFile) -> None:
         place = join_url(self._target, _inside(file.path))

@@ -18,7 +18,7 @@ from ._ragged import Ragged
 from ._reader import PayloadReader
 from ._source import Described, Foreseeing, Foreseen, Geometry, Loadable, Numbered, StreamSource
 from ._stats import LoaderStats
-from ._steps import Filter, FlatMap, Map
+from ._steps import Filter, FlatMap, Map, Shuffle, takes_rng
 from ._typed import Learnt, PayloadRun, TypedColumns
 from ._window import window_run
 
@@ -44,6 +44,7 @@ __all__ = [
     "Prediction",
     "Ragged",
     "SampleBatch",
+    "Shuffle",
     "StreamSource",
     "ThreadingOptions",
     "TypedColumns",
@@ -53,6 +54,7 @@ __all__ = [
     "prometheus_listener",
     "shared_buffers",
     "stacked",
+    "takes_rng",
     "window_run",
     "with_progress",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from typing import Any, cast
 
@@ -19,7 +20,7 @@ __all__ = ["collate", "size_of", "stacked"]
 def collate(samples: list[Any], ragged: Ragged = "list") -> Any:
     """One batch: a SampleBatch of typed samples, a dict of columns where they have no type, tuples as columns.
 
-    Arrays of one shape become one array; anything else is a list.
+    Arrays of one shape become one array, and so do tensors; anything else is a list.
 
     Example:
         >>> batch = collate([{"x": np.zeros(2), "y": "a"}, {"x": np.ones(2), "y": "b"}])
@@ -38,15 +39,32 @@ def collate(samples: list[Any], ragged: Ragged = "list") -> Any:
 
 
 def stacked(values: list[Any], ragged: Ragged = "list", name: str = "") -> Any:
-    """Arrays of one shape and type as one array; of other shapes as ``ragged`` says; anything else as it is."""
+    """Arrays of one shape and type as one array; of other shapes as ``ragged`` says; anything else as it is.
+
+    So are PyTorch's tensors, which a `map` may have made.
+    """
     values, whole = without_rows(values)
     if whole is not None:
         return whole
     if not all(isinstance(value, np.ndarray) for value in values) or not values:
-        return values
+        return _stacked_tensors(values, ragged, name) if values else values
     if len({(value.shape, value.dtype) for value in values}) == 1:
         return np.stack(values)
     return ragged_arrays(values, name, ragged)
+
+
+def _stacked_tensors(values: list[Any], ragged: Ragged, name: str) -> Any:
+    """Tensors as one, anything else as it is. Where there are some, their package is loaded."""
+    torch: Any = sys.modules.get("torch")
+    kind = getattr(torch, "Tensor", None)  # a module that is being imported may not have it yet
+    if kind is None or not all(isinstance(value, kind) for value in values):
+        return values
+    if len({(value.shape, value.dtype, value.device) for value in values}) == 1:
+        return torch.stack(values)
+    if ragged == "list":
+        return values
+    padded = ragged_arrays([value.detach().cpu().numpy() for value in values], name, ragged)
+    return torch.from_numpy(padded)
 
 
 def size_of(batch: Any) -> int:

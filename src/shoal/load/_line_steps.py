@@ -154,6 +154,7 @@ def mixed(elements: Iterable[Element], step: Shuffle, epoch: int) -> Iterator[El
     has both.
     """
     buffer: list[Element] = []
+    assert step.buffer is not None  # noqa: S101 - refused when the pipeline was laid out
     for element in elements:
         if len(buffer) < step.buffer:
             buffer.append(element)

@@ -79,6 +79,7 @@ class DataLoader(Verbs):
                 batch_sampler=batch_sampler,
                 collate_fn=collate_fn,
                 timeout=_checked_timeout(timeout),
+                is_size_given=options is not None or "batch_size" in changes or batch_sampler is not None,
             )
         )
 
@@ -157,7 +158,10 @@ class DataLoader(Verbs):
         return total
 
     def __repr__(self) -> str:
-        return f"DataLoader({self._spec.data!r}, {self._spec.options!r})"
+        """What it reads, the options that are not as they are by default, and its verbs."""
+        told = "".join(f", {name}={value!r}" for name, value in self._spec.options.said().items())
+        verbs = "".join(f".{type(step).__name__.lower()}(...)" for step in self._spec.steps)
+        return f"DataLoader({self._spec.data!r}{told}){verbs}"
 
     def __load__(self) -> Described:
         """As data of another loader: its samples by number while they are samples, else the line of its elements."""
@@ -335,7 +339,8 @@ class DataLoader(Verbs):
         if self._spec.options.batch_size is None:
             raise OptionError("this loader has no batch size of its own", hint="give batch_size= to DataLoader")
         before = self._built
-        self._spec = replace(self._spec, options=self._spec.options.with_options(batch_size=batch_size))
+        options = self._spec.options.with_options(batch_size=batch_size)
+        self._spec = replace(self._spec, options=options, is_size_given=True)
         self.__dict__.pop("_built", None)
         if self._place is not None and (self._place.is_fresh or self._is_loaded):
             self._place = resumed(before, self._built, self._place)

@@ -31,7 +31,7 @@ class LoaderOptions:
     """
 
     batch_size: int | None = 32
-    """Samples a batch on each rank; None for samples, not batches."""
+    """Samples a batch on each rank; None for samples, not batches. Where nobody says it, ``.batch(n)`` may."""
     drop_last: bool = False
     """Whether an epoch's last batch is left out when it is short."""
     shuffle: bool = False
@@ -94,6 +94,15 @@ class LoaderOptions:
             raise OptionError("rank and world_size are given together", found=f"{self.rank} of {self.world_size}")
         if self.rank is not None and self.world_size is not None and self.rank >= self.world_size:
             raise OptionError("there is no such rank", expected=f"0 to {self.world_size - 1}", found=self.rank)
+
+    def said(self) -> dict[str, Any]:
+        """The settings that are not what they are by default.
+
+        Example:
+            >>> LoaderOptions(batch_size=8, shuffle=True).said()
+            {'batch_size': 8, 'shuffle': True}
+        """
+        return {each.name: value for each in fields(self) if (value := getattr(self, each.name)) != each.default}
 
     def with_options(self, **changes: Any) -> LoaderOptions:
         """The same with some settings changed. Raises OptionError for one that there is not."""

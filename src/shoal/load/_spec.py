@@ -11,7 +11,7 @@ from shoal.errors import OptionError
 from ._line_steps import holds_back, is_marked
 from ._options import LoaderOptions, ThreadingOptions
 from ._source import Described, Numbered, StreamSource
-from ._steps import Batch, Filter, FlatMap, Map, PerSample, Shuffle, Step
+from ._steps import Batch, Bucket, Filter, FlatMap, Map, PerSample, Shuffle, Step, Unbatch
 
 __all__ = ["Laid", "Mode", "PipelineSpec", "lay_out"]
 
@@ -33,11 +33,20 @@ class PipelineSpec:
     batch_sampler: Iterable[Iterable[int]] | None = None
     collate_fn: Callable[[list[Any]], Any] | None = None
     """Makes the loader's own batches."""
+    is_size_given: bool = True
+    """Whether somebody chose the size of the loader's own batches; else it gives way to a verb that makes batches."""
     timeout: float | None = None
 
     def then(self, step: Step) -> PipelineSpec:
         """One step more."""
         return replace(self, steps=(*self.steps, step))
+
+    @property
+    def is_of_batches(self) -> bool:
+        """Whether the loader's own batches, and nothing else so far, are what a verb would gather."""
+        return self.options.batch_size is not None and not any(
+            isinstance(step, (Batch, Bucket, Unbatch)) for step in self.steps
+        )
 
 
 @dataclass(frozen=True)
@@ -110,17 +119,20 @@ class Laid:
 
 def lay_out(spec: PipelineSpec, described: Described) -> Laid:
     """Cut a pipeline. Raises OptionError for steps that cannot follow each other."""
+    sampled = spec.sampler is not None or spec.batch_sampler is not None
     options, steps = spec.options, (*described.steps, *spec.steps)
-    if options.batch_size is not None:  # a loader's own batch comes after what the dataset does, before its own verbs
+    if options.batch_size is not None:
+        # A loader's own batch comes after what the dataset does, before its own verbs: but for a shuffle that comes
+        # first, which is the order of its samples, as `shuffle=True` is.
         batch = Batch(options.batch_size, options.drop_last, options.ragged, spec.collate_fn)
-        steps = (*described.steps, batch, *spec.steps)
+        first = 1 if spec.steps and isinstance(spec.steps[0], Shuffle) and not sampled else 0
+        steps = (*described.steps, *spec.steps[:first], batch, *spec.steps[first:])
     if described.collate is not None:
         steps = tuple(
             replace(step, collate=described.collate) if isinstance(step, Batch) and step.collate is None else step
             for step in steps
         )
     numbered = not isinstance(described.source, StreamSource)
-    sampled = spec.sampler is not None or spec.batch_sampler is not None
     steps, options = _ordered_first(steps, options, numbered, sampled)
     count = next((at for at, step in enumerate(steps) if not isinstance(step, (Map, Filter, FlatMap))), len(steps))
     per_sample, after = steps[:count], steps[count:]
@@ -144,10 +156,11 @@ def _ordered_first(
             return (*steps[:at], *steps[at + 1 :]), ordered
         if not isinstance(step, (Map, Filter)):
             break
-    if options.shuffle and not numbered:
+    unbounded = any(isinstance(step, Shuffle) and step.buffer is None for step in steps)
+    if unbounded or (options.shuffle and not numbered):
         raise OptionError(
-            "a line without positions is shuffled through a buffer",
-            expected="`.shuffle(1000)`, with the number of samples to hold",
-            found="shuffle=True",
+            "what has no positions is shuffled through a buffer",
+            expected="`.shuffle(1000)`, with the number to hold",
+            found="`.shuffle()`" if unbounded else "shuffle=True",
         )
     return steps, options

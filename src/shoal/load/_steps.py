@@ -140,7 +140,8 @@ class Enumerate:
 class Shuffle:
     """Elements mixed through a buffer: for a line that has no positions."""
 
-    buffer: int
+    buffer: int | None
+    """How many; None where there are positions, and so no buffer."""
     seed: int = 0
 
 

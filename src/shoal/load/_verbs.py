@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from shoal.errors import OptionError
+from shoal.errors import OptionError, ShoalWarning
 
 from ._cached import CachedData
 from ._options import Auto, LoaderOptions, ThreadingOptions
@@ -44,7 +45,8 @@ __all__ = ["Verbs", "least"]
 class Verbs:
     """What can be done to the elements of a loader, in the order written.
 
-    Nothing is read by a verb. Elements are samples until they are batched, and batches from then on.
+    Nothing is read by a verb. Elements are samples until they are batched, and batches from then on. A loader that was
+    given a ``batch_size`` is batched from the start, one that was given none by the first verb that makes batches.
     """
 
     _spec: PipelineSpec
@@ -101,9 +103,37 @@ class Verbs:
         ragged: Ragged = "list",
         collate_fn: Callable[[list[Any]], Any] | None = None,
     ) -> DataLoader:
-        """Elements gathered ``batch_size`` at a time."""
+        """Elements gathered ``batch_size`` at a time.
+
+        Those of a loader that was given a ``batch_size`` are batches already: gathering those is worth a warning.
+
+        Example:
+            >>> import shoal
+            >>> [len(batch) for batch in shoal.DataLoader(range(300)).shuffle(100).batch(128)]
+            [128, 128, 44]
+        """
         check_batch(drop_last, ragged, collate_fn)
-        return self._then(Batch(least("batch_size", batch_size), drop_last, ragged, collate_fn))
+        return self._gathered(Batch(least("batch_size", batch_size), drop_last, ragged, collate_fn))
+
+    def _gathered(self, step: Batch | Bucket) -> DataLoader:
+        """Batches made by a verb: of samples, unless the loader was told to make batches by itself."""
+        spec = self._spec
+        if not spec.is_of_batches:
+            return self._then(step)
+        if spec.is_size_given:
+            warnings.warn(
+                f"this loader makes batches of {spec.options.batch_size} samples itself, and a verb makes batches of "
+                "those; for batches of samples leave batch_size= out, for batches of batches call batch() twice",
+                ShoalWarning,
+                stacklevel=3,
+            )
+            return self._then(step)
+        # What was said about the batches that the loader would have made is about these.
+        told = spec.options
+        ragged = told.ragged if step.ragged == "list" else step.ragged
+        drop_last, collate = step.drop_last or told.drop_last, step.collate or spec.collate_fn
+        unbatched = replace(spec, options=told.with_options(batch_size=None, drop_last=False), collate_fn=None)
+        return self._with(unbatched.then(replace(step, drop_last=drop_last, ragged=ragged, collate=collate)))
 
     def padded_batch(self, batch_size: int, drop_last: bool = False) -> DataLoader:
         """Batches in which arrays of different shapes are padded with zeros to the largest."""
@@ -127,7 +157,7 @@ class Verbs:
         check_buckets(boundaries, [least("batch_sizes", size) for size in sizes])
         check_callable("length_of", length_of)
         check_batch(drop_last, ragged, collate_fn)
-        return self._then(Bucket(tuple(boundaries), tuple(sizes), length_of, drop_last, ragged, collate_fn))
+        return self._gathered(Bucket(tuple(boundaries), tuple(sizes), length_of, drop_last, ragged, collate_fn))
 
     def pack(
         self,
@@ -156,14 +186,17 @@ class Verbs:
         check_choice("drop_last", drop_last, (True, False))
         return self._then(Window(least("size", size), least("shift", size if shift is None else shift), drop_last))
 
-    def shuffle(self, buffer_size: int, seed: int | None = None) -> DataLoader:
+    def shuffle(self, buffer_size: int | None = None, seed: int | None = None) -> DataLoader:
         """Samples in a random order, a new one each epoch.
 
-        With an index it is exact, and at least ``buffer_size`` samples are mixed at a time; a line without positions,
-        or one whose samples were changed in number before, goes through a buffer of that many.
+        With an index it is exact, and at least ``buffer_size`` samples are mixed at a time; None takes what
+        ``memory_budget`` allows, which is often all. A line without positions, or one whose samples were changed in
+        number before, goes through a buffer of that many, and needs the number. As the first verb it is about samples
+        also where the loader makes batches by itself; after another it is about those batches.
         """
         chosen = self._spec.options.seed if seed is None else seed
-        return self._then(Shuffle(least("buffer_size", buffer_size), least("seed", chosen, 0)))
+        size = None if buffer_size is None else least("buffer_size", buffer_size)
+        return self._then(Shuffle(size, least("seed", chosen, 0)))
 
     def take(self, count: int) -> DataLoader:
         """The first ``count`` elements of each epoch."""
@@ -211,18 +244,19 @@ class Verbs:
 
     def with_options(self, **changes: Any) -> DataLoader:
         """The same loader with other settings; see LoaderOptions."""
-        return self._with(replace(self._spec, options=self._spec.options.with_options(**changes)))
+        given = self._spec.is_size_given or "batch_size" in changes
+        return self._with(replace(self._spec, options=self._spec.options.with_options(**changes), is_size_given=given))
 
     def options(self, options: ThreadingOptions | LoaderOptions | None = None, **changes: Any) -> DataLoader:
         """The same with threading options, with other loader options, or with single settings of either."""
         if isinstance(options, LoaderOptions):
-            return self._with(replace(self._spec, options=options.with_options(**changes)))
+            return self._with(replace(self._spec, options=options.with_options(**changes), is_size_given=True))
         if options is not None and not isinstance(options, ThreadingOptions):
             raise OptionError("these are no options", expected="ThreadingOptions or LoaderOptions", found=repr(options))
         names = ThreadingOptions.__dataclass_fields__
         threading = replace(options or self._spec.threading, **{k: v for k, v in changes.items() if k in names})
         rest = {name: value for name, value in changes.items() if name not in names}
-        return self._with(replace(self._spec, threading=threading, options=self._spec.options.with_options(**rest)))
+        return self._with(replace(self._spec, threading=threading)).with_options(**rest)
 
 
 def check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:

@@ -24,8 +24,8 @@ from shoal.shard import (
     load_manifest,
     locate_shards,
     save_index,
-    save_manifest,
     shards_by_split,
+    update_manifest,
 )
 from shoal.store import ObjectWriter, join_url, store_for
 
@@ -143,11 +143,14 @@ def _copy_shards(dataset: Dataset[Any], refs: tuple[ShardRef, ...], split: str |
         copied[name] = tuple(
             _copy_shard(ref, f"{stem}-{number:06d}.{_ending(ref)}", task) for number, ref in enumerate(members)
         )
-    before, source = load_manifest(task.folder) or Manifest({}), _manifest_of(dataset)
+    source, document = _manifest_of(dataset), _document_of(dataset)
     words = {} if source is None else source.metadata
-    document = _document_of(dataset) or before.schema
-    merged = Manifest({**before.splits, **copied}, {**before.metadata, **words}, document, refs[0].rule)
-    save_manifest(merged, task.folder)
+
+    def merged(before: Manifest) -> Manifest:
+        metadata = {**before.metadata, **words}
+        return Manifest({**before.splits, **copied}, metadata, document or before.schema, refs[0].rule)
+
+    update_manifest(task.folder, merged)
 
 
 def _manifest_of(dataset: Dataset[Any]) -> Manifest | None:

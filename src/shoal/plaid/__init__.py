@@ -7,7 +7,7 @@ with ``backend="webdataset"``. The functions here are what PLAID calls; they may
 
     _record   keys, member names, a sample's JSON     _layout   where files are, the manifest
     _flatten  a PLAID sample as arrays                _splits   which splits and shards are there
-    _run      a run of samples into shards            _arrays   the arrays of one shard, _indexers parts of them
+    _run      a run of samples into shards            _arrays   the arrays of a shard, _map its file, _indexers parts
     _write    all splits, by several processes        _dataset  splits as PLAID knows them, _decode as webdataset does
     _ahead    what comes next is checked meanwhile    _bridge   what PLAID's converters take
     _hub      push, download, stream                  _backend  PLAID's protocol, and the registration

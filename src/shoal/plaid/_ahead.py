@@ -1,48 +1,68 @@
 """What comes next is compared with its checksums by another thread, while the caller uses what it has.
 
-Comparing an array takes about as long as adding it up, so a first reading of a dataset would take twice as long as a
-later one. A reader that goes through a split in order can be foreseen. One that jumps about compares for itself.
+Comparing an array, and having its pages mapped, takes about as long as adding it up, so a first reading of a dataset
+would take twice as long as a later one. A reader that goes through a split in order can be foreseen. One that jumps
+about compares for itself.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 
-__all__ = ["Check", "LookAhead"]
+from shoal.errors import ShoalError
 
-Check = Callable[[int, Sequence[str] | None], object]
-"""Compares the sample at a position, these features of it or all, with its checksums."""
+__all__ = ["CheckOf", "LookAhead"]
 
-_AHEAD = 2
-"""Samples foreseen: while one is compared, the next one waits, so that the thread does not rest between them."""
-_at_work = threading.Lock()
-"""Held while something is compared: a process forked meanwhile would find what is being opened locked for ever."""
+CheckOf = Callable[[int, Sequence[str] | None], Callable[[], object]]
+"""Gives what compares the sample at a position, these features of it or all, with its checksums.
+
+It opens what is to be opened: that is Python's work, at which threads only take turns, and a process that is forked
+while another thread opens something would find it locked for ever.
+"""
+
+_AHEAD = 4
+"""Samples foreseen: one that the thread is at, one that a reader who comes too early takes on, and what is next."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    check: Callable[[], object]
+    future: Future[object]
+
+    def help(self) -> None:
+        """Do it in this thread, unless the other one has begun."""
+        if self.future.cancel():
+            with contextlib.suppress(ShoalError):  # told to whoever reads it
+                self.check()
 
 
 class LookAhead:
     """Foresees what is read of a split. Threads may share it."""
 
-    def __init__(self, check: Check, count: int) -> None:
-        self._check = check
+    def __init__(self, check_of: CheckOf, count: int) -> None:
+        self._check_of = check_of
         self._count = count
         self._expected = -1
-        self._begun: dict[int, Future[None]] = {}
+        self._begun: dict[int, _Begun] = {}
         self._process = os.getpid()
 
     def take(self, position: int) -> bool:
         """The caller reads the sample now, and compares what is not compared yet. Whether it was foreseen.
 
-        Nobody waits: the thread goes on at the other end of the sample, and they meet. What it finds wrong it keeps to
-        itself, for the reader finds it too, and can say where.
+        What the thread is at, it finishes, and meanwhile the next sample is compared here. What it finds wrong it keeps
+        to itself, for the reader finds it too.
         """
-        future = self._begun.pop(position, None)
-        if future is not None and self._process == os.getpid():
-            future.cancel()
-        return future is not None
+        begun = self._begun.pop(position, None)
+        if begun is not None and self._process == os.getpid() and not begun.future.cancel():
+            if not begun.future.done() and (later := self._begun.get(position + 1)) is not None:
+                later.help()
+            begun.future.exception()
+        return begun is not None
 
     def note(self, position: int, paths: Sequence[str] | None, *, is_new: bool) -> None:
         """A sample was read, one that had to be compared if ``is_new``: begin with the next ones, if it was next."""
@@ -53,12 +73,14 @@ class LookAhead:
         elif is_new:
             for later in range(position + 1, min(position + 1 + _AHEAD, self._count)):
                 if later not in self._begun:
-                    self._begun[later] = _helper().submit(_checked, self._check, later, paths)
+                    self._begin(later, paths)
 
-
-def _checked(check: Check, position: int, paths: Sequence[str] | None) -> None:
-    with _at_work:
-        check(position, paths)
+    def _begin(self, position: int, paths: Sequence[str] | None) -> None:
+        try:
+            check = self._check_of(position, paths)
+        except ShoalError:  # told to whoever reads it
+            return
+        self._begun[position] = _Begun(check, _helper().submit(check))
 
 
 @functools.cache
@@ -69,8 +91,7 @@ def _helper() -> ThreadPoolExecutor:
 def _begin_child() -> None:
     """The thread is not in a forked process; another one is started there when it is needed."""
     _helper.cache_clear()
-    _at_work.release()
 
 
 if hasattr(os, "register_at_fork"):  # Windows has no fork
-    os.register_at_fork(before=_at_work.acquire, after_in_parent=_at_work.release, after_in_child=_begin_child)
+    os.register_at_fork(after_in_child=_begin_child)

@@ -8,6 +8,7 @@ replaced by renaming, never in place. A shard elsewhere is read by ranges, those
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,16 +16,16 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from shoal.codec import decode_npy
-from shoal.errors import DecodeError, FieldError, FormatError, TarError, TruncatedError
-from shoal.shard import KeyRule, Shard, open_shard
+from shoal.errors import DecodeError, FieldError, FormatError, ObjectNotFoundError, TarError, TruncatedError
+from shoal.shard import WEBDATASET_RULE, KeyRule, Shard, ShardIndex, load_index, open_shard
 from shoal.shard._crc import crc32
 from shoal.shard._shard import damaged
-from shoal.store import local_path, scheme_of
+from shoal.store import scheme_of
 
 from ._indexers import apply_indexer, read_indexed
+from ._map import map_tar
 from ._record import RECORD_FIELD, SampleRecord, decode_record, number_in_key, path_of_field
 
 __all__ = ["ArrayShard", "ShardPlace", "Values"]
@@ -36,6 +37,8 @@ UInt32 = npt.NDArray[np.uint32]
 _NO_INDEXERS: Mapping[str, Any] = {}
 _FETCH_BYTES = 16 << 20
 """Of a shard elsewhere, fetched at once when samples are read one after the other."""
+_MOST_OF_IT = 7 / 8
+"""Of a block must be wanted, for all of it to be compared: bytes that nobody asks for are not read."""
 _KEEP_CASE = KeyRule(case="keep")  # a foreign tar may name its features in its members
 
 
@@ -66,15 +69,24 @@ class ArrayShard:
         return open_shard(self.place.url, rule=_KEEP_CASE)
 
     @functools.cached_property
+    def _index(self) -> ShardIndex:
+        """Of a file whose index is named, without opening the file, which will be mapped."""
+        if self.place.sidecar is not None and scheme_of(self.place.url) == "file":
+            with contextlib.suppress(ObjectNotFoundError):  # `open_shard` makes one
+                index = load_index(self.place.sidecar)
+                if index.facts.rule == WEBDATASET_RULE:
+                    return index
+        return self._shard.index
+
+    @functools.cached_property
     def _mapped(self) -> memoryview | None:
         """The tar's bytes, where they can be mapped."""
-        shard = self._shard
-        if scheme_of(self.place.url) != "file" or shard.index.facts.compression is not None:
+        url, index = self.place.url, self._index
+        if scheme_of(url) != "file" or index.facts.compression is not None:
             return None
-        # By Arrow, since Python's own maps keep their files open, and of shards there may be more than of those.
-        with pa.memory_map(local_path(self.place.url)) as file:
-            mapped = memoryview(file.read_buffer())
-        shard.close()  # only its index is needed now
+        mapped = map_tar(url, index)
+        if "_shard" in self.__dict__:
+            self._shard.close()  # only its index was needed
         return mapped
 
     @functools.cached_property
@@ -82,7 +94,7 @@ class ArrayShard:
         """The number of each sample in its split. Raises FormatError when a key has none."""
         if self.place.numbers is not None:
             return np.arange(self.place.numbers.start, self.place.numbers.stop)
-        keys = self._shard.index.key_list(0, len(self._shard))
+        keys = self._index.key_list(0, len(self._index))
         found = [number_in_key(key) for key in keys]
         if None in found:
             raise FormatError(
@@ -98,14 +110,14 @@ class ArrayShard:
         """The member field of each feature path."""
         if self._features is not None:
             return self._features
-        names = self._shard.index.fields
-        if RECORD_FIELD in names and len(self._shard):
+        names = self._index.fields
+        if RECORD_FIELD in names and len(self._index):
             return {path: field for field, path in self.record(0).features}
         return {path: name for name in names if (path := path_of_field(name)) is not None}
 
     def record(self, row: int) -> SampleRecord:
         """What a sample says of itself. Raises DecodeError."""
-        part = self._shard.index.fields[RECORD_FIELD]
+        part = self._index.fields[RECORD_FIELD]
         if not (start := int(part.offset[row])):
             raise TarError("a sample has no record", expected=".json", shard=self.place.url, key=self._key(row))
         if (view := self._mapped) is None:
@@ -125,7 +137,7 @@ class ArrayShard:
     @functools.cached_property
     def _extents(self) -> tuple[Int64, Int64, UInt32]:
         """Offset, size and checksum of each feature, a row a sample. Offset 0: the sample lacks it."""
-        index, shape = self._shard.index, (len(self._shard), len(self.fields))
+        index, shape = self._index, (len(self._index), len(self.fields))
         offsets, sizes, crcs = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(shape, np.uint32)
         for column, field in enumerate(self.fields.values()):
             if field in index.fields:
@@ -137,10 +149,25 @@ class ArrayShard:
     @functools.cached_property
     def _checked(self) -> npt.NDArray[np.bool_]:
         """Of each feature, a row a sample, whether it was compared with its checksum, or need not be."""
-        parts = [self._shard.index.fields.get(field) for field in self.fields.values()]
+        parts = [self._index.fields.get(field) for field in self.fields.values()]
         bare = np.array([part is None or part.crc is None for part in parts], bool)
         found: npt.NDArray[np.bool_] = np.logical_or(bare, self._extents[0] == 0)
         return found
+
+    @functools.cached_property
+    def _done(self) -> bytearray:
+        """Of each sample, whether all of it is compared: quicker to look up."""
+        return bytearray(self._checked.all(axis=1).tobytes())
+
+    @property
+    def is_open(self) -> bool:
+        """Whether `open` has nothing to do."""
+        return "_done" in self.__dict__
+
+    def open(self) -> None:
+        """Open it now, so that another thread that checks a sample finds all it needs."""
+        if self._mapped is not None:
+            _ = self._done, self._columns
 
     def read(self, row: int, paths: Sequence[str] | None = None, indexers: Mapping[str, Any] = _NO_INDEXERS) -> Values:
         """The features of one sample: all of them, or these. None for one that the sample has not.
@@ -184,23 +211,42 @@ class ArrayShard:
             )
         return list(paths)
 
-    def is_checked(self, row: int, paths: Sequence[str] | None = None) -> bool:
-        """Whether reading these features, or all, compares nothing with a checksum first. What is fetched always is."""
-        if self._mapped is None or (checked := self._checked[row]).all():
-            return True
-        return paths is not None and all(checked[self._columns[path]] for path in self._known(paths))
+    def check(self, row: int, paths: Sequence[str] | None = None) -> bool:
+        """Compare features of a mapped shard with their checksums, once. Whether there was anything left to compare.
 
-    def check(self, row: int, paths: Sequence[str] | None = None) -> None:
-        """Compare features of a mapped shard with their checksums, once. Raises ChecksumError, TruncatedError."""
-        if self.is_checked(row, paths) or (view := self._mapped) is None:
-            return
+        What is fetched is compared whenever it is. Raises ChecksumError, TruncatedError; FieldError.
+        """
+        if (view := self._mapped) is None or self._done[row]:
+            return False
+        checked = self._checked[row].tolist()
+        wanted = self._columns if paths is None else {path: self._columns[path] for path in self._known(paths)}
+        left = {path: column for path, column in wanted.items() if not checked[column]}
+        if left and not self._check_block(view, row, list(left.values())):
+            for path, column in left.items():
+                self._check_member(view, row, path, column)
+        self._done[row] = len(wanted) == len(checked)
+        return bool(left)
+
+    def _check_block(self, view: memoryview, row: int, columns: list[int]) -> bool:
+        """Compare the block that a sample is in, where little else is in it: one call instead of one a member.
+
+        Each call lets other threads run, and then waits for its turn. False where a block is no use, or is damaged.
+        """
+        if (blocks := self._index.blocks) is None:
+            return False
+        number = int(np.searchsorted(blocks.rows, row, "right")) - 1
+        start, stop = blocks.offsets[number : number + 2].tolist()
+        is_wanted = self._extents[1][row, columns].sum() >= _MOST_OF_IT * (stop - start)
+        if not is_wanted or crc32(view[start:stop]) != blocks.crcs[number]:
+            return False
+        self._checked[blocks.rows[number] : blocks.rows[number + 1]] = True
+        return True
+
+    def _check_member(self, view: memoryview, row: int, path: str, column: int) -> None:
         offsets, sizes, crcs = self._extents
-        for path in self.fields if paths is None else paths:
-            column = self._columns[path]
-            if not self._checked[row, column]:
-                start, size = int(offsets[row, column]), int(sizes[row, column])
-                self._compare(row, path, view[start : start + size], start, size, crcs[:, column])
-                self._checked[row, column] = True
+        start, size = int(offsets[row, column]), int(sizes[row, column])
+        self._compare(row, path, view[start : start + size], start, size, crcs[:, column])
+        self._checked[row, column] = True
 
     def _viewed(self, view: memoryview, row: int, paths: Sequence[str], indexers: Mapping[str, Any]) -> Values:
         offsets, sizes = (part[row].tolist() for part in self._extents[:2])
@@ -235,7 +281,7 @@ class ArrayShard:
             raise error.at(shard=self.place.url, key=self._key(row), field=path) from error.__cause__
 
     def _key(self, row: int) -> str:
-        return str(self._shard.index.key_list(row, row + 1)[0])
+        return str(self._index.key_list(row, row + 1)[0])
 
     def _fetched(self, rows: Sequence[int], paths: Sequence[str], indexers: Mapping[str, Any]) -> list[Values]:
         whole = [path for path in paths if path not in indexers]
@@ -266,7 +312,7 @@ class ArrayShard:
 
     def _check_none(self, row: int, paths: Sequence[str]) -> None:
         """A member that is not there is None only where the sample's record says so."""
-        if RECORD_FIELD not in self._shard.index.fields:
+        if RECORD_FIELD not in self._index.fields:
             return
         if lost := [path for path in paths if path not in self.record(row).none]:
             raise TarError(

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import functools
 import itertools
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from shoal.errors import FieldError, FormatError, OptionError, PositionError
+from shoal.errors import FieldError, FormatError, OptionError, PositionError, ShoalError
 from shoal.store import scheme_of
 
 from ._ahead import LookAhead
@@ -29,6 +30,8 @@ WebDatasetSample = dict[str, Any]
 """A sample: its features by path, arrays or None."""
 
 _NOTHING: Mapping[str, Any] = {}
+_TOGETHER = 4
+"""Shards opened at once when one is foreseen: between large samples, the first takes as long as three that follow."""
 
 
 class WebDatasetWrapper:
@@ -155,15 +158,15 @@ class WebDatasetWrapper:
     def _read_place(self, shard: int, row: int, paths: Sequence[str] | None, indexers: Mapping[str, Any]) -> Values:
         position, place = self._starts[shard] + row, self._shards[shard]
         foreseen = self._ahead.take(position)
-        is_new = not indexers and (foreseen or not place.is_checked(row, paths))  # of parts, nothing is compared
+        compared = not indexers and place.check(row, paths)  # of parts, nothing is compared
         found = place.read(row, paths, indexers)
-        self._ahead.note(position, paths, is_new=is_new)
+        self._ahead.note(position, paths, is_new=foreseen or compared)
         return found
 
     @functools.cached_property
     def _ahead(self) -> LookAhead:
         # Not a method of this object, which would then be in a circle and keep its files mapped until it is collected.
-        return LookAhead(functools.partial(_check_at, self._shards, self._starts), self._starts[-1])
+        return LookAhead(functools.partial(_check_of, self._shards, self._starts), self._starts[-1])
 
     def _wanted_of(self, features: Sequence[str] | None) -> Sequence[str] | None:
         if features is None or self._wanted is None:
@@ -243,10 +246,21 @@ def _row_at(starts: Sequence[int], position: int) -> tuple[int, int]:
     return shard, position - starts[shard]
 
 
-def _check_at(shards: Sequence[ArrayShard], starts: Sequence[int], position: int, paths: Sequence[str] | None) -> None:
+def _check_of(
+    shards: Sequence[ArrayShard], starts: Sequence[int], position: int, paths: Sequence[str] | None
+) -> Callable[[], object]:
+    """What compares the sample at this position; its shard is opened now."""
     shard, row = _row_at(starts, position)
-    paths = list(shards[shard].fields) if paths is None else paths
-    shards[shard].check(row, paths[::-1])  # from the other end than a reader
+    if not shards[shard].is_open:
+        _open_together(shards[shard + 1 : shard + _TOGETHER])
+    shards[shard].open()
+    return functools.partial(shards[shard].check, row, paths)
+
+
+def _open_together(shards: Sequence[ArrayShard]) -> None:
+    for shard in shards:
+        with contextlib.suppress(ShoalError):  # told to whoever reads it
+            shard.open()
 
 
 def _by_shard(places: Sequence[tuple[int, int]]) -> Iterator[tuple[int, list[int]]]:

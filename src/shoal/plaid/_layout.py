@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from shoal.errors import ManifestError
-from shoal.shard import Manifest, ShardRecord, load_manifest, manifest_url, save_manifest
+from shoal.shard import Manifest, ShardRecord, manifest_url, update_manifest
 
 __all__ = [
     "DATA_FOLDER",
@@ -53,14 +53,18 @@ def staging_folder(root: Path) -> Path:
 
 def describe_splits(root: Path, splits: Mapping[str, tuple[Sequence[ShardRecord], dict[str, str]]]) -> None:
     """Write the manifest: what is said of other splits stays. From now on these splits are there."""
-    before = load_manifest(str(root)) or Manifest({})
-    said = dict(before.metadata.get(_METADATA, {}))
-    for name, (records, features) in splits.items():
-        said[name] = msgspec.to_builtins(SplitFacts(sum(record.samples for record in records), features))
+    facts = {
+        name: msgspec.to_builtins(SplitFacts(sum(record.samples for record in records), features))
+        for name, (records, features) in splits.items()
+    }
     # A split without samples has no shards, and is there all the same: the metadata names it.
     shards = {name: tuple(records) for name, (records, _) in splits.items() if records}
-    metadata = {**before.metadata, _METADATA: said}
-    save_manifest(replace(before, splits={**before.splits, **shards}, metadata=metadata), str(root))
+
+    def described(before: Manifest) -> Manifest:
+        metadata = {**before.metadata, _METADATA: {**before.metadata.get(_METADATA, {}), **facts}}
+        return replace(before, splits={**before.splits, **shards}, metadata=metadata)
+
+    update_manifest(str(root), described)
 
 
 def facts_of(manifest: Manifest, root: str) -> dict[str, SplitFacts]:

@@ -18,18 +18,21 @@ from ._interop_dali import export_dali_idx, import_dali
 from ._interop_energon import export_tar_idx, import_energon
 from ._interop_wids import WidsShard, check_wids, export_wids, import_wids
 from ._journal import UnfinishedWrite, commit_staged, recover, staging_url, unfinished_writes
-from ._keys import WEBDATASET_RULE, KeyRule, split_name
-from ._locate import SHARD_ENDINGS, Located, locate_shards, shards_by_split
+from ._keys import WEBDATASET_RULE, KeyRule, key_hint, split_name
+from ._locate import SHARD_ENDINGS, Located, is_dataset_folder, locate_existing, locate_shards, shards_by_split
 from ._manifest import (
     Manifest,
     ShardRecord,
     encode_manifest,
+    find_split,
+    joined_schema,
     load_manifest,
     manifest_url,
     merge_shards,
     save_manifest,
     split_alias,
     split_of,
+    update_manifest,
 )
 from ._names import check_key
 from ._open import cached_index_url, find_index, fitting_index, index_shard, index_url, open_shard
@@ -119,6 +122,7 @@ __all__ = [
     "export_wids",
     "field_totals",
     "find_index",
+    "find_split",
     "fitting_index",
     "foresee",
     "foresee_held",
@@ -128,9 +132,13 @@ __all__ = [
     "import_wids",
     "index_shard",
     "index_url",
+    "is_dataset_folder",
     "join_raw",
+    "joined_schema",
+    "key_hint",
     "load_index",
     "load_manifest",
+    "locate_existing",
     "locate_shards",
     "manifest_url",
     "members_of",
@@ -151,6 +159,7 @@ __all__ = [
     "split_of",
     "staging_url",
     "unfinished_writes",
+    "update_manifest",
     "verify_dataset",
     "verify_shard",
     "with_hashes",

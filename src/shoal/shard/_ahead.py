@@ -6,6 +6,7 @@ Who asks for work that nobody has begun does it itself, so that no thread can be
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections import deque
@@ -82,10 +83,18 @@ class Ahead:
         self._continue()
 
     def _continue(self) -> None:
+        self._start(self._begun())
+
+    def _start(self, tasks: Iterable[Task]) -> None:
+        for task in tasks:
+            submit(functools.partial(self._run, task))
+
+    def _begun(self) -> list[Task]:
+        """Tasks that were begun just now, and are to be run."""
         begun: list[Task] = []
         with self._lock:
             if self._closed:
-                return
+                return []
             while self._waiting and self._running < self._at_once and self._fits(self._waiting[0]):
                 task = self._waiting.popleft()
                 if task.name not in self._held:  # or it was hurried
@@ -95,8 +104,7 @@ class Ahead:
             self._asking = self._asking or ask
         if ask:
             submit(self._ask)
-        for task in begun:
-            submit(lambda task=task: self._run(task))  # type: ignore[misc]
+        return begun
 
     def _fits(self, task: Task) -> bool:
         return not self._bytes or self._bytes + task.size <= self._most_bytes
@@ -128,13 +136,17 @@ class Ahead:
         self._continue()
 
     def _run(self, task: Task) -> None:
-        try:
-            if not self._closed:
-                task.run()
-        finally:
-            with self._lock:
-                self._running -= 1
-        self._continue()
+        """This task and then the next: the same thread, because each has its own memory for what it makes."""
+        begun = [task]
+        while begun:
+            try:
+                if not self._closed:
+                    begun[0].run()
+            finally:
+                with self._lock:
+                    self._running -= 1
+            begun = self._begun()
+            self._start(begun[1:])
 
     def hurry(self, tasks: Iterable[Task]) -> None:
         """Begin these now, whatever else is under way, if they may still be held."""
@@ -146,8 +158,7 @@ class Ahead:
                 if task.name not in self._held and self._fits(task) and not self._closed:
                     begun.append(self._begin(task))
                     self._running += 1
-        for task in begun:
-            submit(lambda task=task: self._run(task))  # type: ignore[misc]
+        self._start(begun)
 
     def is_held(self, name: Hashable) -> bool:
         """Whether the task of this name has begun and was not let go of."""
@@ -165,8 +176,7 @@ class Ahead:
                 while self._waiting and is_before(self._waiting[0].name):
                     self._waiting.popleft()
                 if self._waiting:
-                    is_it = self._waiting[0].name == name
-                    return self._begin(self._waiting.popleft()) if is_it else None
+                    return self._hurried() if self._waiting[0].name == name else None
                 if self._closed or (self._ended and not self._asking):
                     return None
                 if not self._asking:
@@ -174,6 +184,13 @@ class Ahead:
                     submit(self._ask)
                 self._told.wait()  # for a thread that makes requests, each with a timeout
             return self._held[name]
+
+    def _hurried(self) -> Task:
+        """The first that waits, begun whatever is under way."""
+        task = self._begin(self._waiting.popleft())
+        self._running += 1
+        self._start([task])
+        return task
 
     def release(self, is_over: Callable[[Hashable], bool]) -> None:
         """Let go of all whose names are over."""

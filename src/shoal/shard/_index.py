@@ -2,7 +2,8 @@
 
 One Arrow IPC file a shard, uncompressed, opened by memory map. Columns: ``key``, then per field its offset, size and
 crc, then the metadata columns. A column's part is in its Arrow field metadata (``role``), not only in its name,
-because a JSON may well have a key called ``offset``. What concerns the whole shard is in the schema's metadata.
+because a JSON may well have a key called ``offset``. What concerns the whole shard is in the schema's metadata, and so
+is a crc32 of all that the index says.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from shoal.errors import ShardIndexError, StaleIndexError
 from shoal.store import local_path, scheme_of, store_for
 
 from ._arrow import as_arrow, as_numpy
+from ._index_check import CRC, check_content, check_texts, content_crc
+from ._index_parts import EXTENT_ROLES, IndexParts, parts_of
 from ._keys import WEBDATASET_RULE, KeyRule
 
 __all__ = ["Blocks", "Extents", "IndexFacts", "ShardIndex", "decode_index", "encode_index", "load_index", "save_index"]
@@ -32,6 +35,10 @@ Int64 = npt.NDArray[np.int64]
 VERSION = 1
 _FACTS = b"shoal.facts"
 _BLOCKS = b"shoal.blocks."
+_MOST_READ = 8 << 20
+"""Bytes that are looked through when an index is opened: half a millisecond."""
+_MOST_COPIED = 64 << 10
+"""Bytes of a local index that is read, not mapped: that is quicker, and thousands of such still take little memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,10 +206,13 @@ def _wide(index: ShardIndex) -> list[tuple[str, Extents]]:
 
 
 def _write_file(index: ShardIndex, arrays: list[pa.Array], parts: list[pa.Field]) -> pa.Buffer:
-    schema = pa.schema(parts, metadata=_schema_metadata(index))
+    metadata = _schema_metadata(index)
+    batch = pa.RecordBatch.from_arrays(arrays, schema=pa.schema(parts, metadata=metadata))
+    as_read = pa.ipc.read_record_batch(batch.serialize(), batch.schema)  # a part of an array is stored as a whole one
+    batch = batch.replace_schema_metadata({**metadata, CRC: content_crc(as_read)})
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, schema) as writer:
-        writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+    with pa.ipc.new_file(sink, batch.schema) as writer:
+        writer.write_batch(batch)
     return sink.getvalue()
 
 
@@ -219,7 +229,7 @@ def _schema_metadata(index: ShardIndex) -> dict[bytes, bytes]:
 
 
 _LONG = b"shoal.long"
-_EXTENT_ROLES = {b"offset": "offset", b"size": "size", b"crc": "crc"}
+_FEW = 1 << 14
 
 
 def _encode_long(extents: LongExtents) -> bytes:
@@ -235,20 +245,26 @@ def _encode_long(extents: LongExtents) -> bytes:
     return bytes(sink.getvalue().to_pybytes())
 
 
-def decode_index(buffer: pa.Buffer, url: str, *, mapped: bool = False) -> ShardIndex:
-    """Read an index. Raises ShardIndexError when it is not one, or is of a newer version.
+def decode_index(buffer: pa.Buffer, url: str, *, mapped: bool = False, whole: bool = True) -> ShardIndex:
+    """Read an index. Raises ShardIndexError when it is not one, is damaged, or is of a newer version.
 
-    What came from elsewhere is looked through, since a text that points outside the buffer would end the process. A
-    ``mapped`` file is not: that would read all of it.
+    Its checksum tells damage; without ``whole`` it is not looked at, since that reads all of it. What would end the
+    process is found in any case. What came from elsewhere, and is not ``mapped``, has its texts looked through, too.
     """
     try:
         batch = pa.ipc.open_file(pa.BufferReader(buffer)).get_batch(0)
-        batch.validate(full=not mapped)
+        batch.validate(full=whole and not (mapped and CRC in batch.schema.metadata))
+        check_texts(batch)
         facts = msgspec.json.decode(batch.schema.metadata[_FACTS])
         if facts["version"] <= VERSION:
-            return _decode(batch, facts)
+            index = _decode(batch, facts)
+            if whole:
+                check_content(batch)
+            return index
     except (pa.ArrowException, KeyError, OSError, TypeError, ValueError) as error:
-        raise ShardIndexError("this is not a shard index", found=str(error), shard=url, hint=_REINDEX) from error
+        raise ShardIndexError(
+            "this is not a shard index, or a damaged one", found=str(error), shard=url, hint=_REINDEX
+        ) from error
     raise ShardIndexError(
         "the index is of a newer shoal",
         expected=f"version {VERSION}",
@@ -262,22 +278,23 @@ def _decode(batch: pa.RecordBatch, facts: dict[str, Any]) -> ShardIndex:
     metadata = batch.schema.metadata
     names = facts.pop("fields")
     facts["rule"] = KeyRule(**facts["rule"])
-    # Each look at a field's metadata makes a new dict of it, so it is looked at once.
-    parts = [(part.name, part.metadata or {}) for part in batch.schema]
-    is_long = _LONG in metadata
+    parts, is_long = parts_of(batch.schema), _LONG in metadata
     extents = _decode_long(metadata[_LONG], names, batch.num_rows) if is_long else _decode_wide(batch, names, parts)
-    columns = {name: batch.column(at) for at, (name, said) in enumerate(parts) if said.get(b"role") == b"column"}
-    return ShardIndex(IndexFacts(**facts), batch.column(0), extents, columns, _decode_blocks(metadata))
+    columns = {name: batch.column(at) for name, at in parts.columns.items()}
+    return ShardIndex(IndexFacts(**facts), batch.column(0), extents, columns, _decode_blocks(metadata, batch.num_rows))
 
 
-def _decode_wide(
-    batch: pa.RecordBatch, names: list[str], parts: list[tuple[str, dict[bytes, bytes]]]
-) -> dict[str, Extents]:
-    found: dict[str, dict[str, npt.NDArray[np.generic]]] = {name: {} for name in names}
-    for at, (_, said) in enumerate(parts):
-        if (role := said.get(b"role")) in _EXTENT_ROLES:
-            found[said[b"field"].decode()][_EXTENT_ROLES[role]] = as_numpy(batch.column(at))
-    return {name: Extents(parts["offset"], parts["size"], parts.get("crc")) for name, parts in found.items()}  # type: ignore[arg-type]
+def _decode_wide(batch: pa.RecordBatch, names: list[str], parts: IndexParts) -> dict[str, Extents]:
+    places = (parts.extents[role] for role in EXTENT_ROLES)
+    offset, size, crc = (dict(zip(at, _numbers(batch, list(at.values())), strict=True)) for at in places)
+    return {name: Extents(offset[name], size[name], crc.get(name)) for name in names}
+
+
+def _numbers(batch: pa.RecordBatch, at: list[int]) -> list[npt.NDArray[Any]]:
+    """These columns. Of few numbers a copy is made at once: looking at columns one by one takes longer."""
+    if not at or batch.num_rows * len(at) > _FEW:
+        return [as_numpy(batch.column(one)) for one in at]
+    return list(batch.select(at).to_tensor(row_major=False).to_numpy().T)
 
 
 def _decode_long(data: bytes, names: list[str], rows: int) -> LongExtents:
@@ -286,21 +303,35 @@ def _decode_long(data: bytes, names: list[str], rows: int) -> LongExtents:
     return LongExtents(rows, names, row, code, offset, size, crc[0] if crc else None)
 
 
-def _decode_blocks(metadata: Mapping[bytes, bytes]) -> Blocks | None:
+def _decode_blocks(metadata: Mapping[bytes, bytes], samples: int) -> Blocks | None:
     if _BLOCKS + b"rows" not in metadata:
         return None
     stored = metadata.get(_BLOCKS + b"stored")
     rows = np.frombuffer(metadata[_BLOCKS + b"rows"], np.int64)
     offsets = np.frombuffer(metadata[_BLOCKS + b"offsets"], np.int64)
     crcs = np.frombuffer(metadata[_BLOCKS + b"crcs"], np.uint32)
-    return Blocks(rows, offsets, crcs, None if stored is None else np.frombuffer(stored, np.int64))
+    blocks = Blocks(rows, offsets, crcs, None if stored is None else np.frombuffer(stored, np.int64))
+    _check_blocks(blocks, samples)
+    return blocks
 
 
-def load_index(url: str) -> ShardIndex:
-    """Open a stored index: by memory map where it is a local file. Raises ObjectNotFoundError when there is none."""
-    if scheme_of(url) == "file":
-        store_for(url).info(url)
-        return decode_index(_mapped(url), url, mapped=True)
+def _check_blocks(blocks: Blocks, samples: int) -> None:
+    """Raise ValueError for blocks that do not tile an archive of so many samples."""
+    for edges in (blocks.rows, blocks.offsets, blocks.stored):
+        if edges is not None and (len(edges) != len(blocks) + 1 or edges[0] < 0 or (edges[1:] < edges[:-1]).any()):
+            raise ValueError("its blocks do not follow each other")
+    if blocks.rows[0] or blocks.rows[-1] != samples:
+        raise ValueError("its blocks hold other samples")
+
+
+def load_index(url: str, *, whole: bool = False) -> ShardIndex:
+    """Open a stored index: by memory map where it is a large local file. Raises ObjectNotFoundError when there is none.
+
+    Damage is told by a checksum, but for local files of over 8 MiB (about 100,000 samples), which are opened without
+    being read: ``whole`` reads those too.
+    """
+    if scheme_of(url) == "file" and (size := store_for(url).info(url).size) > _MOST_COPIED:
+        return decode_index(_mapped(url), url, mapped=True, whole=whole or size <= _MOST_READ)
     return decode_index(pa.py_buffer(store_for(url).read_all(url)), url)
 
 

@@ -12,6 +12,7 @@ one, never a mix.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -20,8 +21,9 @@ import msgspec
 from shoal.errors import ManifestError, ObjectNotFoundError, WriteError
 from shoal.store import base_name, join_url, store_for
 
-from ._manifest import ShardRecord, check_inside, manifest_url
+from ._manifest import Manifest, ShardRecord, check_inside, encode_manifest, load_manifest, manifest_url
 from ._open import SIDECAR_FOLDER, index_url
+from ._turn import turn
 
 __all__ = [
     "Journal",
@@ -186,15 +188,34 @@ def _record_url(root: str) -> str:
     return join_url(root, SIDECAR_FOLDER, "commit.json")
 
 
-def commit_staged(root: str, manifest: bytes, paths: list[str], removed: list[str]) -> None:
-    """Make the staged shards the dataset: ``manifest`` is its new manifest, ``removed`` what it no longer has."""
-    record = _Commit(manifest.decode(), tuple(paths), tuple(removed))
-    store_for(root).write_all(_record_url(root), msgspec.json.encode(record))
-    recover(root)
+def commit_staged(
+    root: str, change: Callable[[Manifest], Manifest], paths: Iterable[str], replaced: Iterable[str]
+) -> None:
+    """Make the staged shards ``paths`` part of the dataset: ``change`` makes its new manifest of the one that is there.
+
+    Of the shards ``replaced`` those go that the new manifest does not list.
+    """
+    with turn(root):
+        _finish(root)
+        manifest = change(load_manifest(root) or Manifest({}))
+        kept = {record.path for record in manifest.shards}
+        removed = tuple(path for path in replaced if path not in kept)
+        record = _Commit(encode_manifest(manifest).decode(), tuple(paths), removed)
+        store_for(root).write_all(_record_url(root), msgspec.json.encode(record))
+        _finish(root)
 
 
 def recover(root: str) -> None:
-    """Finish a commit that was interrupted; every step may be repeated. Raises ManifestError for a record not ours."""
+    """Finish a commit that was interrupted; every step may be repeated. Raises ManifestError for a record not ours.
+
+    One that is under way is waited for.
+    """
+    if _commit_record(root) is not None:
+        with turn(root):
+            _finish(root)
+
+
+def _finish(root: str) -> None:
     store = store_for(root)
     record = _commit_record(root)
     if record is None:

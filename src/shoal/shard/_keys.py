@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ import numpy.typing as npt
 
 from shoal.errors import DuplicateFieldError, OptionError, TarError
 
-__all__ = ["META_MEMBER", "OF_THE_SHARD", "WEBDATASET_RULE", "Grouped", "Grouper", "KeyRule", "split_name"]
+__all__ = ["META_MEMBER", "OF_THE_SHARD", "WEBDATASET_RULE", "Grouped", "Grouper", "KeyRule", "key_hint", "split_name"]
 
 Int64 = npt.NDArray[np.int64]
 
@@ -188,3 +189,16 @@ def _are_simple(names: list[str]) -> bool:
         or joined != joined.lower()
         or joined.count("\n") != len(names)
     )
+
+
+def key_hint(key: str, some: list[str]) -> str | None:
+    """What to say to who asked for a key that is not there, knowing some that are.
+
+    Example:
+        >>> key_hint("00123", ["000123", "777"]), key_hint("cat", ["000123"])
+        ("did you mean '000123'?", "keys look like '000123'")
+    """
+    near = difflib.get_close_matches(key, some, n=3, cutoff=0.6)
+    if near:
+        return f"did you mean {' or '.join(map(repr, near))}?"
+    return f"keys look like {some[0]!r}" if some else None

@@ -4,20 +4,41 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from shoal.errors import FieldError, ManifestError, ObjectNotFoundError
-from shoal.store import base_name, expand_pattern, join_url, parent_url, relative_url, store_for
+from shoal.errors import AccessDeniedError, ManifestError, ObjectNotFoundError, StoreError
+from shoal.store import (
+    base_name,
+    expand_pattern,
+    join_url,
+    no_such_path,
+    parent_url,
+    relative_url,
+    scheme_of,
+    store_for,
+)
 
 from ._journal import is_unfinished, recover
-from ._manifest import Manifest, ShardRecord, load_manifest, split_alias, split_of
+from ._manifest import Manifest, ShardRecord, find_split, load_manifest, manifest_url, split_alias, split_of
 from ._open import SIDECAR_FOLDER, index_url
 from ._source import ShardRef
 
-__all__ = ["SHARD_ENDINGS", "Located", "locate_shards", "shards_by_split", "tars_below"]
+__all__ = [
+    "SHARD_ENDINGS",
+    "Located",
+    "is_dataset_folder",
+    "locate_existing",
+    "locate_shards",
+    "shards_by_split",
+    "tars_below",
+]
 
 SHARD_ENDINGS = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".tzst")
+
+_FILE = re.compile(r"\.[a-z][a-z0-9]*/?$|[{*?\[]", re.IGNORECASE)
+"""What a URL has that is of a file, or of a pattern."""
 
 PathLike = str | os.PathLike[str]
 
@@ -35,18 +56,65 @@ def locate_shards(path: PathLike | Iterable[PathLike], split: str | None = None)
     """The shards that ``path`` names: a tar, a pattern, a list, a folder, or a manifest.
 
     A folder with a manifest is what the manifest says, other tars in it are not looked at; one without is every tar
-    below it. ``split`` keeps the shards of one split, by the manifest or by their names. Raises ObjectNotFoundError
-    when there is nothing, FieldError when the split is not there, naming those that are.
+    below it. ``split`` keeps the shards of one split, by the manifest or by their names; ``val`` and ``validation`` are
+    one. Raises ObjectNotFoundError when there is nothing, FieldError when the split is not there, naming those there.
     """
     if isinstance(path, (str, os.PathLike)):
         text = os.fspath(path)
         if base_name(text) == "manifest.json" and base_name(parent_url(text)) == SIDECAR_FOLDER:
-            text = parent_url(parent_url(text))
-        if store_for(text).is_folder(text):
-            return _folder(text, split)
+            return _folder(parent_url(parent_url(text)), split)
+        if is_dataset_folder(text):
+            return _folder(text.rstrip("/") if _is_http(text) else text, split)
         path = text
     urls = expand_pattern(path)
     return Located(tuple(ShardRef(url) for url in _of_split(urls, split)))
+
+
+def is_dataset_folder(url: str) -> bool:
+    """Whether ``url`` is a folder: one that can be listed, or on an HTTP server, which lists nothing, a manifest's."""
+    if store_for(url).is_folder(url):
+        return True
+    if not _is_http(url) or _FILE.search(url):
+        return False
+    manifest = manifest_url(url.rstrip("/"))
+    try:
+        store_for(manifest).info(manifest)
+    except (ObjectNotFoundError, AccessDeniedError):  # some servers say the one for the other
+        return False
+    return True
+
+
+def _is_http(url: str) -> bool:
+    return scheme_of(url) in ("http", "https")
+
+
+def locate_existing(path: PathLike | Iterable[PathLike], split: str | None = None) -> Located:
+    """The same, and ObjectNotFoundError also where every one of the named files is missing: so it was a wrong name.
+
+    A manifest names its shards itself; they may all be missing, and are still the dataset's.
+    """
+    given = path if isinstance(path, (str, os.PathLike)) else list(path)
+    located = locate_shards(given, split)
+    if located.root is not None or not located.shards:
+        return located
+    first = located.shards[0].url
+    missing = _missing(first)
+    if missing is None or any(_missing(ref.url) is None for ref in located.shards[1:]):
+        return located
+    if scheme_of(first) == "file":
+        raise no_such_path(os.fspath(given) if isinstance(given, (str, os.PathLike)) else first)
+    raise missing  # a store says more: that a repository is private, that a bucket is another's
+
+
+def _missing(url: str) -> ObjectNotFoundError | None:
+    """The error of a shard that is not there. That something else is wrong with it is another matter."""
+    try:
+        store_for(url).info(url)
+    except ObjectNotFoundError as error:
+        return error
+    except StoreError:
+        return None
+    return None
 
 
 def _folder(root: str, split: str | None) -> Located:
@@ -60,9 +128,7 @@ def _folder(root: str, split: str | None) -> Located:
         )
     if manifest is None:
         return Located(tuple(ShardRef(url) for url in _of_split(tars_below(root), split, root)), None, root)
-    if split is not None and split not in manifest.splits:
-        raise _no_split(split, list(manifest.splits))
-    records = manifest.shards if split is None else manifest.splits[split]
+    records = manifest.shards if split is None else manifest.splits[find_split(split, manifest.splits)]
     return Located(tuple(_ref(root, record, manifest) for record in records), manifest, root)
 
 
@@ -114,10 +180,4 @@ def _of_split(urls: list[str], split: str | None, root: str | None = None) -> li
     if split is None:
         return urls
     splits = shards_by_split(urls, root)
-    if split not in splits:
-        raise _no_split(split, list(splits))
-    return splits[split]
-
-
-def _no_split(split: str, present: list[str]) -> FieldError:
-    return FieldError("no such split", expected=" or ".join(present) or "none: it is empty", found=split)
+    return splits[find_split(split, splits)]

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 
-from shoal.errors import ManifestError, ObjectNotFoundError, SchemaError
+from shoal.errors import FieldError, ManifestError, ObjectNotFoundError, SchemaError
 from shoal.schema import reading_problems, schema_from_json
-from shoal.store import join_url, store_for
+from shoal.store import UpdatingStore, join_url, store_for
 
 from ._keys import WEBDATASET_RULE, KeyRule
 from ._open import SIDECAR_FOLDER
+from ._turn import turn
 
 __all__ = [
     "Manifest",
@@ -22,6 +23,7 @@ __all__ = [
     "check_inside",
     "decode_manifest",
     "encode_manifest",
+    "find_split",
     "joined_schema",
     "load_manifest",
     "manifest_url",
@@ -29,6 +31,7 @@ __all__ = [
     "save_manifest",
     "split_alias",
     "split_of",
+    "update_manifest",
 ]
 
 VERSION = 1
@@ -102,6 +105,23 @@ def split_alias(word: str) -> str | None:
         ('validation', 'test', None)
     """
     return _SPLITS.get(word.lower())
+
+
+def find_split(name: str, present: Iterable[str]) -> str:
+    """The split that is meant: it, or the only one that is another word for it. Raises FieldError, naming all.
+
+    Example:
+        >>> find_split("val", ["train", "validation"])
+        'validation'
+    """
+    names = list(present)
+    if name in names:
+        return name
+    meant = split_alias(name)
+    fitting = [other for other in names if meant is not None and split_alias(other) == meant]
+    if len(fitting) != 1:
+        raise FieldError("no such split", expected=" or ".join(names) or "none: it is empty", found=name)
+    return fitting[0]
 
 
 def manifest_url(root: str) -> str:
@@ -226,17 +246,51 @@ def decode_manifest(data: bytes, url: str) -> Manifest:
 def load_manifest(root: str) -> Manifest | None:
     """The manifest of the dataset at ``root``; None when there is none."""
     url = manifest_url(root)
-    try:
-        return decode_manifest(store_for(url).read_all(url), url)
-    except ObjectNotFoundError:
-        return None
+    data = _read(url)
+    return None if data is None else decode_manifest(data, url)
 
 
 def save_manifest(manifest: Manifest, root: str) -> str:
-    """Write the manifest in one step; returns its URL."""
+    """Write the manifest in one step, whatever was there; returns its URL. `update_manifest` changes one."""
     url = manifest_url(root)
     store_for(url).write_all(url, encode_manifest(manifest))
     return url
+
+
+def update_manifest(root: str, change: Callable[[Manifest], Manifest]) -> Manifest:
+    """Write what ``change`` makes of the manifest, an empty one where there is none, and return it.
+
+    Safe while others do the same, in this process and elsewhere: each change is made to what the one before it wrote.
+    ``change`` may be called several times, and must not change this dataset itself. Raises what it raises, and
+    StoreTimeoutError when it is not our turn within a minute.
+
+    Example:
+        >>> record = ShardRecord("a.tar", 1, 1536, "k", "k")
+        >>> changed = update_manifest("memory://doc/update", lambda before: merge_shards(before, "train", [record]))
+        >>> changed.samples, load_manifest("memory://doc/update") == changed
+        (1, True)
+    """
+    url, made = manifest_url(root), Manifest({})
+
+    def changed(data: bytes | None) -> bytes:
+        nonlocal made
+        made = change(Manifest({}) if data is None else decode_manifest(data, url))
+        return encode_manifest(made)
+
+    store = store_for(url)
+    with turn(root):
+        if isinstance(store, UpdatingStore):
+            store.update(url, changed)
+        else:
+            store.write_all(url, changed(_read(url)))
+    return made
+
+
+def _read(url: str) -> bytes | None:
+    try:
+        return store_for(url).read_all(url)
+    except ObjectNotFoundError:
+        return None
 
 
 def manifest_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:

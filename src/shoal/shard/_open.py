@@ -81,11 +81,11 @@ def open_shard(
         raise
 
 
-def _sidecar(url: str, named: str | None, rule: KeyRule) -> ShardIndex | None:
+def _sidecar(url: str, named: str | None, rule: KeyRule, *, whole: bool = False) -> ShardIndex | None:
     """The index kept with the shard, unless it was made by another rule; None when there is none."""
     for stored in _places(url) if named is None else (named,):
         try:
-            index = load_index(stored)
+            index = load_index(stored, whole=whole)
         except ObjectNotFoundError:
             continue
         if index.facts.rule == rule:
@@ -132,13 +132,16 @@ def _places(url: str) -> tuple[str, ...]:
     return beside, index_url(above, f"{base_name(folder)}/{base_name(url)}")
 
 
-def find_index(reader: ObjectReader, rule: KeyRule = WEBDATASET_RULE) -> ShardIndex | None:
-    """The index kept for an open shard, beside it or in the user's cache, fitting or not; None if there is none."""
-    found = _sidecar(reader.info.url, None, rule)
+def find_index(reader: ObjectReader, rule: KeyRule = WEBDATASET_RULE, *, whole: bool = False) -> ShardIndex | None:
+    """The index kept for an open shard, beside it or in the user's cache, fitting or not; None if there is none.
+
+    ``whole`` looks at every byte of it, as `load_index` has it.
+    """
+    found = _sidecar(reader.info.url, None, rule, whole=whole)
     if found is not None:
         return found
     try:
-        return load_index(cached_index_url(reader, rule))
+        return load_index(cached_index_url(reader, rule), whole=whole)
     except (ObjectNotFoundError, ShardIndexError):
         return None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bisect
 import copy
-import difflib
 import functools
 import threading
 import weakref
@@ -23,7 +22,7 @@ from shoal.store import ObjectReader, is_far
 from ._arrow import as_arrow
 from ._cut import Cuts
 from ._in_order import stream_raw, stream_samples
-from ._keys import WEBDATASET_RULE, KeyRule
+from ._keys import WEBDATASET_RULE, KeyRule, key_hint
 from ._manifest import Manifest
 from ._open import open_indexed, open_shard
 from ._policy import ErrorLog
@@ -346,8 +345,7 @@ class ShardSource:
             for number in range(min(8, len(self.shards)))
             for name in self.shard(number).index.key_list(0, min(2000, len(self.shard(number))))
         ]
-        near = difflib.get_close_matches(key, some, n=3, cutoff=0.6) or some[:1]
-        return f"did you mean {' or '.join(map(repr, near))}?" if near else None
+        return key_hint(key, some)
 
     def keys(self, rows: Int64) -> list[str]:
         """The keys of these samples."""

@@ -23,6 +23,8 @@ from ._shard import Shard
 __all__ = ["SpansAhead", "Want"]
 
 R = TypeVar("R")
+_LONGEST_START = 0.1
+"""Seconds after which no thread is waited for that should have begun: all of them may be busy."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ class _Part(Generic[R]):
             if self._begun:
                 return
             self._begun = True
+            self._changed.notify_all()
         try:
             self._read_all()
         except ShoalError:
@@ -100,7 +103,7 @@ class _Part(Generic[R]):
 
         ``before`` is what the part before had left over: the beginning of the first span, where that began there.
         """
-        if not self._begun:
+        if not self._begins_soon():
             self.run()
         is_first = self._is_split and start == self._spans[0][0]
         with self._changed:
@@ -108,6 +111,11 @@ class _Part(Generic[R]):
                 self._changed.wait()  # for a thread that makes requests, each with a timeout
             found, head = self._made.pop(start, None), self._head
         return self._across(before, head) if is_first and head is not None else found
+
+    def _begins_soon(self) -> bool:
+        """Whether a thread reads it, or is about to: so that spans are there one by one, as they are made."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._begun, _LONGEST_START)
 
     def _across(self, before: bytes, head: bytes) -> R | None:
         """The first span, of what the part before had left over and what came first here."""

@@ -176,9 +176,9 @@ def _verify_ref(ref: ShardRef, record: ShardRecord | None, options: VerifyOption
 def _index_of(ref: ShardRef, rule: KeyRule) -> tuple[ShardIndex | None, list[Problem]]:
     try:
         if ref.sidecar is not None:
-            return load_index(ref.sidecar), []
+            return load_index(ref.sidecar, whole=True), []
         with closing(store_for(ref.url).open(ref.url)) as reader:
-            return find_index(reader, rule), []
+            return find_index(reader, rule, whole=True), []
     except ObjectNotFoundError:
         if ref.sidecar is None:  # there is no shard either, which is told of as such
             return None, []
@@ -203,7 +203,7 @@ def _against_manifest(report: ShardReport, record: ShardRecord) -> list[Problem]
 def _unlisted(root: str, listed: set[str]) -> Iterator[ShardReport]:
     try:
         found = tars_below(root)
-    except ObjectNotFoundError:  # every shard is gone, which the reports before have told
+    except StoreError:  # every shard is gone, which the reports before have told; or nobody can list them
         return
     for url in found:
         if url not in listed:

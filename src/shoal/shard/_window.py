@@ -30,7 +30,7 @@ __all__ = ["Foresight", "SampleWindow"]
 Int64 = npt.NDArray[np.int64]
 _BLOCK_BYTES = 8 << 20
 """Of samples that are read as they lie."""
-_AHEAD_BYTES = 48 << 20
+_AHEAD_BYTES = 32 << 20
 """On their way, or there, before they are needed."""
 _MARGIN = 1.25
 """A lane's last window has some samples more than the others, and a block across two lanes stays longer."""

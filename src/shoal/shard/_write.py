@@ -24,13 +24,12 @@ from ._left_over import edge_keys, remove_shards, shards_there, still_there
 from ._manifest import (
     Manifest,
     ShardRecord,
-    encode_manifest,
     joined_schema,
     load_manifest,
     manifest_metadata,
     merge_shards,
-    save_manifest,
     split_of,
+    update_manifest,
 )
 from ._names import check_key
 from ._open import index_url
@@ -45,10 +44,11 @@ __all__ = ["META_MEMBER", "ShardWriter", "WriteOptions"]
 class ShardWriter:
     """Write samples into numbered tar shards, each with its index, and a manifest at the end.
 
-    ``pattern`` names the shards, with one ``%06d`` or ``{:06d}``. A shard is closed when the next sample would go over
-    ``max_samples`` or ``max_bytes``. A sample is a mapping from field to value, bytes or anything the field's codec
-    takes; ``__key__`` names it, and a running number is used where there is none. The same samples give the same bytes.
-    ``compression`` is ``"gzip"``, ``"bz2"``, ``"xz"`` or ``"zstd"``; without one, a name such as ``x.tar.gz`` says it.
+    ``pattern`` names the shards, with one ``%06d`` or ``{:06d}``; a name with neither a number nor an ending is a
+    folder for them. A shard is closed when the next sample would go over ``max_samples`` or ``max_bytes``. A sample is
+    a mapping from field to value, bytes or anything the field's codec takes; ``__key__`` names it, and a running number
+    is used where there is none. The same samples give the same bytes. ``compression`` is ``"gzip"``, ``"bz2"``,
+    ``"xz"`` or ``"zstd"``; without one, a name such as ``x.tar.gz`` says it.
 
     Leaving the ``with`` block by an exception leaves no half shard and no manifest; finished shards stay, and a rerun
     with ``resume=True`` goes on after them: it passes over as many samples as they hold. ``overwrite=True`` replaces
@@ -88,19 +88,20 @@ class ShardWriter:
     ) -> None:
         if append and (overwrite or resume):
             raise OptionError("append stands alone", expected="append=True without overwrite and resume")
-        compression = fitting_compression(os.fspath(pattern), compression)
+        pattern = _named(os.fspath(pattern), split)
+        compression = fitting_compression(pattern, compression)
         self.options = WriteOptions(
             max_samples, max_bytes, compression, level, field_order, mtime, hashed, durable, allow_pickle
         )
         self.metadata = manifest_metadata(metadata)
         self._meta = msgspec.json.encode(self.metadata) if self.metadata else b""
         self._most_bytes = max_bytes - (padded(len(self._meta)) + BLOCK if self._meta else 0)
-        self.root = parent_url(os.fspath(pattern)) if root is None else root
+        self.root = parent_url(pattern) if root is None else root
         self.shards: list[ShardRecord] = []
         """The finished shards."""
         self.samples = 0
         """How many samples were taken, those passed over on resuming included."""
-        self._name = base_name(os.fspath(pattern)) if root is None else relative_url(os.fspath(pattern), root)
+        self._name = base_name(pattern) if root is None else relative_url(pattern, root)
         numbered_name(self._name, 0)  # a bad pattern is refused now, not when the first shard is full
         self._split = split
         self._schema = None if schema is None else dict(schema)
@@ -301,13 +302,10 @@ class ShardWriter:
         self._state = "closed"
 
     def _publish(self) -> None:
-        manifest = self._manifest()
         if self._replaced:
-            kept = {record.path for record in manifest.shards}
-            removed = [path for path in self._replaced if path not in kept]
-            commit_staged(self.root, encode_manifest(manifest), [record.path for record in self.shards], removed)
+            commit_staged(self.root, self._manifest, [record.path for record in self.shards], self._replaced)
         else:
-            save_manifest(manifest, self.root)
+            update_manifest(self.root, self._manifest)
         self._journal.remove()
 
     def _check_all_passed(self) -> None:
@@ -318,9 +316,8 @@ class ShardWriter:
                 hint="start over without resume",
             )
 
-    def _manifest(self) -> Manifest:
-        """The new manifest: read now, since another writer may have finished in this folder meanwhile."""
-        before = self._manifest_before()
+    def _manifest(self, before: Manifest) -> Manifest:
+        """The new manifest, of the one that is there now: another writer may have ended in this folder meanwhile."""
         others = {
             name: tuple(record for record in records if self._stays(record)) for name, records in before.splits.items()
         }
@@ -380,3 +377,10 @@ class ShardWriter:
     def urls(self) -> list[str]:
         """Where the finished shards are, once closed."""
         return [join_url(self.root, record.path) for record in self.shards]
+
+
+def _named(pattern: str, split: str | None) -> str:
+    """The names of shards: what says nothing of a shard's own name is the folder they go to."""
+    if not pattern.endswith("/") and ("." in base_name(pattern) or numbered_name(pattern, 0) != pattern):
+        return pattern
+    return join_url(pattern, f"{split or 'shard'}-%06d.tar")

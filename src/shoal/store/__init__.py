@@ -11,7 +11,17 @@ import importlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ._base import CopyingStore, FarReader, ObjectInfo, ObjectReader, ObjectWriter, ScatterReader, Store
+from ._base import (
+    CopyingStore,
+    FarReader,
+    FolderStore,
+    ObjectInfo,
+    ObjectReader,
+    ObjectWriter,
+    ScatterReader,
+    Store,
+    UpdatingStore,
+)
 from ._cache import cache_dir
 from ._cached import CachedReader, cached_reader
 from ._disk import CacheEntry, cache_entries, clear_cache
@@ -21,6 +31,7 @@ from ._held import HeldReader, Segment
 from ._hf_access import HubAccess, hub_access
 from ._local import LocalStore
 from ._memory import MemoryStore
+from ._near import no_such_path
 from ._options import CredentialProvider, StoreOptions, configure, configure_all, configured, options_for
 from ._parallel import submit
 from ._pattern import expand_braces, expand_pattern, number_in_name, numbered_name
@@ -31,7 +42,7 @@ from ._route import is_far, register_store, store_for
 from ._traffic import OpLog, Statistics, op_log, statistics
 from ._transfer import Progress, Transferred, copy, download, upload
 from ._url import base_name, join_url, local_path, parent_url, relative_url, scheme_of
-from ._verbs import delete, exists, get, get_many, put, put_many, stat
+from ._verbs import delete, exists, folders, get, get_many, put, put_many, stat
 from ._verbs import list_objects as list  # noqa: A004 - the verb everybody looks for: shoal.store.list
 
 if TYPE_CHECKING:
@@ -45,6 +56,7 @@ __all__ = [
     "CopyingStore",
     "CredentialProvider",
     "FarReader",
+    "FolderStore",
     "Glance",
     "HeldReader",
     "HubAccess",
@@ -69,6 +81,7 @@ __all__ = [
     "Store",
     "StoreOptions",
     "Transferred",
+    "UpdatingStore",
     "base_name",
     "cache_dir",
     "cache_entries",
@@ -84,6 +97,7 @@ __all__ = [
     "exists",
     "expand_braces",
     "expand_pattern",
+    "folders",
     "get",
     "get_many",
     "hub_access",
@@ -91,6 +105,7 @@ __all__ = [
     "join_url",
     "list",
     "local_path",
+    "no_such_path",
     "number_in_name",
     "numbered_name",
     "op_log",

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-__all__ = ["CopyingStore", "FarReader", "ObjectInfo", "ObjectReader", "ObjectWriter", "ScatterReader", "Store"]
+__all__ = [
+    "CopyingStore",
+    "FarReader",
+    "FolderStore",
+    "ObjectInfo",
+    "ObjectReader",
+    "ObjectWriter",
+    "ScatterReader",
+    "Store",
+    "UpdatingStore",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +101,11 @@ class Store(Protocol):
         ...
 
     def append(self, url: str, data: bytes) -> None:
-        """Add to the end and make it durable; for journals, so only where the store can."""
+        """Add to the end, for journals: it is there though the process be killed next, if not after a power cut.
+
+        A journal that lost its last lines costs work that is done again; to wait for the disk at every line, behind all
+        that waits to be written, costs more.
+        """
         ...
 
     def delete(self, url: str) -> None:
@@ -117,4 +131,26 @@ class CopyingStore(Protocol):
 
     def copy(self, url: str, target: str) -> None:
         """Copy one object. Raises ObjectNotFoundError."""
+        ...
+
+
+@runtime_checkable
+class FolderStore(Protocol):
+    """A store that names its folders without looking at all that is below them. Not every store does."""
+
+    def folders(self, url: str, depth: int) -> Sequence[str]:
+        """The folders exactly ``depth`` levels below ``url``, without a slash at the end, in any order."""
+        ...
+
+
+@runtime_checkable
+class UpdatingStore(Protocol):
+    """A store that replaces an object on condition that nobody else did so meanwhile. Not every store does."""
+
+    def update(self, url: str, change: Callable[[bytes | None], bytes]) -> None:
+        """Replace an object by what ``change`` makes of it, None where there is none; again if others come between.
+
+        ``change`` may so be called several times; what it raises leaves the object as it is. Raises StoreError when
+        others never leave it alone.
+        """
         ...

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -42,16 +43,20 @@ class Address:
     query: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Clients:
     """Two clients for one bucket, and until when they are good."""
 
     once: Any = field(repr=False)
     """Tries once: whoever uses it repeats, because it knows from where on."""
-    patient: Any = field(repr=False)
-    """Repeats by itself: for writing and listing, which begin anew."""
+    make_patient: Callable[[], Any] = field(repr=False)
     endpoint: str
     expires_at: datetime | None = None
+
+    @functools.cached_property
+    def patient(self) -> Any:
+        """Repeats by itself: for writing and listing, which begin anew. Who only reads need not wait for it."""
+        return self.make_patient()
 
 
 def address_of(url: str) -> Address:
@@ -183,7 +188,7 @@ def _http(address: Address, options: StoreOptions) -> Clients:
     # The query belongs to the whole URL, and obstore keeps that of the base: the name is all path.
     base = f"{address.root}?{address.query}" if address.query else address.root
     clients = _pair(HTTPStore, base, {}, options, address.root, told.get("headers"))
-    return Clients(clients.once, clients.patient, clients.endpoint, told.get("expires_at"))
+    return replace(clients, expires_at=told.get("expires_at"))
 
 
 def _hf(address: Address, options: StoreOptions) -> Clients:
@@ -206,10 +211,8 @@ def _pair(
     if headers is not None:
         client["default_headers"] = dict(headers)
     patience = {"max_retries": options.retries, "retry_timeout": total * (options.retries + 1)}
-    once, patient = (
-        kind(name, client_options=client, retry_config=retry, **given) for retry in ({"max_retries": 0}, patience)
-    )
-    return Clients(once, patient, endpoint)
+    make = functools.partial(kind, name, client_options=client, **given)
+    return Clients(make(retry_config={"max_retries": 0}), functools.partial(make, retry_config=patience), endpoint)
 
 
 def _whole(provider: CredentialProvider) -> CredentialProvider:

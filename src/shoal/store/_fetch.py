@@ -16,6 +16,7 @@ from ._clients import Address, Clients, address_of, clients_for, forget_clients
 from ._foreign import FOREIGN, Failure, failure_of, our_error, short_answer
 from ._gate import hold_all
 from ._options import StoreOptions, gates_for, options_for, shown
+from ._plain import LARGE, open_plain
 from ._signed import open_signed
 from ._traffic import request
 
@@ -274,17 +275,11 @@ def _chunks(
 ) -> Generator[tuple[Known, bytes]]:
     """One attempt, in pieces as they come; the first says which object it is even when it is empty."""
     clients = place.clients
-    match = known.etag if known is not None and known.etag and not known.etag.startswith("W/") else None
     wait_turn(place.address.root)
     retry = patience.attempts > 0
     with hold_all(gates_for(place.url)), request("GET", place.url, clients.endpoint, retry=retry) as made:
         try:
-            if patience.signed and (
-                answer := open_signed(place.url, place.address, clients, place.options, start, stop, match)
-            ):
-                pieces: Iterator[tuple[Any, bytes]] = answer
-            else:
-                pieces = _ask(clients, place.address.path, start, stop, match, chunk)
+            pieces = _opened(place, clients, start, stop, known, patience, chunk)
             told, found = None, known
             for meta, piece in pieces:
                 made.came(len(piece))
@@ -295,6 +290,19 @@ def _chunks(
             raise
         except FOREIGN as error:
             raise RequestFailed(getattr(error, "failure", None) or failure_of(error)) from None
+
+
+def _opened(
+    place: Place, clients: Clients, start: int, stop: int | None, known: Known | None, patience: Patience, chunk: int
+) -> Iterator[tuple[Any, bytes]]:
+    """An answer, by the way that suits the request; obstore's own is good for all."""
+    match = known.etag if known is not None and known.etag and not known.etag.startswith("W/") else None
+    made = None
+    if patience.signed:
+        made = open_signed(place.url, place.address, clients, place.options, start, stop, match)
+    elif known is not None and stop is not None and stop - start >= LARGE and not patience.attempts:
+        made = open_plain(place.url, place.address, clients, place.options, start, stop, match, chunk)
+    return _ask(clients, place.address.path, start, stop, match, chunk) if made is None else made
 
 
 def _found(place: Place, meta: Any, known: Known | None) -> Known:

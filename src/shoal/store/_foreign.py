@@ -23,7 +23,7 @@ from shoal.errors import (
 
 from ._options import options_for, shown
 
-__all__ = ["FOREIGN", "Failure", "failure_of", "our_error", "short_answer"]
+__all__ = ["FOREIGN", "Failure", "code_in", "failure_of", "our_error", "short_answer"]
 
 FOREIGN: tuple[type[Exception], ...] = (foreign.BaseError, OSError, ValueError)
 """What a call of obstore may raise."""
@@ -126,6 +126,17 @@ def failure_of(error: BaseException) -> Failure:
         kind,
         no_credentials=any(host in head for host in _NO_CREDENTIALS),
     )
+
+
+def code_in(body: bytes) -> str | None:
+    """The service's own word in an answer that was no success.
+
+    Example:
+        >>> code_in(b"<Error><Code>NoSuchKey</Code></Error>")
+        'NoSuchKey'
+    """
+    found = _CODE.search(body.decode(errors="replace"))
+    return None if found is None else found[1]
 
 
 def short_answer() -> Failure:

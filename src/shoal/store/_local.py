@@ -201,6 +201,16 @@ class LocalStore:
             with contextlib.suppress(ObjectNotFoundError):  # removed while we looked
                 yield self.info(below)
 
+    def folders(self, url: str, depth: int) -> Sequence[str]:
+        found = [""]
+        for _ in range(depth):
+            found = [
+                os.path.join(below, name)
+                for below in found
+                for name in _folders_in(os.path.join(local_path(url), below))
+            ]
+        return [_url_below(url, below) for below in found]
+
     def read_all(self, url: str) -> bytes:
         with _translated(url), open(local_path(url), "rb") as file:
             return file.read()
@@ -218,10 +228,8 @@ class LocalStore:
         with _translated(url):
             path = local_path(url)
             os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-            with open(path, "ab") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+            with open(path, "ab", buffering=0) as file:
+                _write_pieces(file, memoryview(data))
 
     def delete(self, url: str) -> None:
         with _translated(url), contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -248,6 +256,13 @@ def _info_of(url: str, status: os.stat_result) -> ObjectInfo:
 def _is_partial(name: str) -> bool:
     """Whether a file is one that is being written, or that a crash left behind."""
     return name.startswith(".") and name.endswith(".partial")
+
+
+def _folders_in(folder: str) -> list[str]:
+    """The names of its folders; none where it is no folder, or one that may not be read: as ``os.walk`` has it."""
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        return [entry.name for entry in entries if entry.is_dir()]
+    return []
 
 
 def _url_below(url: str, path: str) -> str:

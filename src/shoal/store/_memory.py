@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from shoal.errors import ObjectNotFoundError, StoreError
 
@@ -93,6 +93,15 @@ class MemoryStore:
         with self._lock:
             before = self._objects.get(url, (b"", ""))[0]
             self._objects[url] = (before + data, str(next(self._versions)))
+
+    def update(self, url: str, change: Callable[[bytes | None], bytes]) -> None:
+        while True:  # as long as others come between, so each time one of us has come to an end
+            held = self._objects.get(url)
+            data = bytes(change(None if held is None else held[0]))
+            with self._lock:
+                if self._objects.get(url) is held:
+                    self._objects[url] = (data, str(next(self._versions)))
+                    return
 
     def delete(self, url: str) -> None:
         with self._lock:

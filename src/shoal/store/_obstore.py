@@ -1,16 +1,15 @@
 """S3, Google Cloud Storage, Azure and HTTP servers, through obstore.
 
 A name in a bucket is what follows the bucket in the URL, letter by letter; only HTTP URLs are unquoted. What a request
-for bytes goes through: `_fetch` (retries, versions), `_gate` (how many at once), `_clients` (who is asked), `_foreign`
-(errors).
+for bytes goes through: `_fetch` (retries, versions), `_plain` (large ones without TLS), `_gate` (how many at once),
+`_clients` (who is asked), `_foreign` (errors). Lists are `_lists`'s.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
-from typing import Any
 
 from shoal.errors import (
     AccessDeniedError,
@@ -22,14 +21,12 @@ from shoal.errors import (
 )
 
 from ._base import ObjectInfo, ObjectReader, ObjectWriter
-from ._fetch import Answer, Known, Place, RequestFailed, fetch, head, joined, known_of, place_of, streamed
-from ._foreign import FOREIGN, failure_of, our_error
-from ._gate import hold_all
+from ._fetch import Answer, Known, Place, fetch, head, joined, known_of, place_of, streamed
 from ._glance import Glance, glance_now
-from ._options import gates_for, shown
-from ._parallel import each_done, run_all
+from ._lists import PAGE, call, folders_at, list_all, list_pages, list_to, markers
+from ._options import shown
+from ._parallel import run_all
 from ._ranges import cut_range, plan_ranges
-from ._traffic import request
 from ._upload import ObstoreWriter, put_whole
 from ._url import OBJECT_STORES, scheme_of
 
@@ -39,8 +36,6 @@ _LONGEST_COPY = 5 << 30
 """S3 copies no larger object in one request."""
 _LONGEST_GROWING = 64 << 20
 _MOST_TRIES = 20
-_PAGE = 1000
-_AT_ONCE = 32
 _FIRST = 512
 """Bytes that are read when an object is opened: a tar's first header."""
 _PIECE = 512 << 10
@@ -112,11 +107,15 @@ class ObstoreStore:
 
     def list(self, url: str, depth: int | None = None) -> Iterator[ObjectInfo]:
         place = _bucket(url, "listed")
-        found = _list_all(place) if depth is None else _list_to(place, depth)
+        found = list_all(place) if depth is None else list_to(place, depth)
         root = place.address.root
         infos = [ObjectInfo(f"{root}/{meta['path']}", meta["size"], known_of(meta).version) for meta in found]
-        markers = _markers(info.url for info in infos if not info.size)
-        yield from sorted((info for info in infos if info.url not in markers), key=lambda info: info.url)
+        marks = markers(info.url for info in infos if not info.size)
+        yield from sorted((info for info in infos if info.url not in marks), key=lambda info: info.url)
+
+    def folders(self, url: str, depth: int) -> Sequence[str]:
+        place = _bucket(url, "listed")
+        return [f"{place.address.root}/{folder.rstrip('/')}" for folder in folders_at(place, depth)]
 
     def read_all(self, url: str) -> bytes:
         place, glance = _object_place(url), glance_now()
@@ -146,19 +145,22 @@ class ObstoreStore:
 
         For journals, which are small: the whole object travels each time. Raises StoreError over 64 MiB.
         """
+        self.update(url, lambda held: _longer(held or b"", data))
+
+    def update(self, url: str, change: Callable[[bytes | None], bytes]) -> None:
         place = _writable(url)
         for _ in range(_MOST_TRIES):
             try:
-                _append_once(place, data)
+                _update_once(place, change)
             except (ObjectChangedError, ObjectExistsError):
                 continue
             return
-        raise StoreError("others keep changing the object", found=url, hint="append from one process")
+        raise StoreError("others keep changing the object", found=url, hint="change it from one process")
 
     def delete(self, url: str) -> None:
         place = _writable(url)
         try:
-            _call(place, "DELETE", lambda client: client.delete(place.address.path))
+            call(place, "DELETE", lambda client: client.delete(place.address.path))
         except ObjectNotFoundError:
             return
 
@@ -175,7 +177,7 @@ class ObstoreStore:
             _stream(self.open(url), self.create(target), source.options.part_size)
             return
         path = place.address.path
-        _call(source, "COPY", lambda client: client.copy(source.address.path, path))
+        call(source, "COPY", lambda client: client.copy(source.address.path, path))
 
     def can_copy(self, url: str, target: str) -> bool:
         """Whether both are in one bucket, reached in one way."""
@@ -192,13 +194,13 @@ class ObstoreStore:
         if glance is not None and folder in glance.folders:
             return glance.folders[folder]
         try:
-            page = next(_list_pages(place))
+            page = next(list_pages(place))
         except ObjectNotFoundError:  # there is not even a bucket
             page = []
         if glance is not None:
             urls = [f"{place.address.root}/{meta['path']}" for meta in page]
             glance.folders[folder] = bool(page)
-            glance.note_list(folder, urls, whole=len(page) < _PAGE)
+            glance.note_list(folder, urls, whole=len(page) < PAGE)
         return bool(page)
 
 
@@ -275,20 +277,24 @@ def _noted(glance: Glance, place: Place) -> bytes:
     return data
 
 
-def _append_once(place: Place, data: bytes) -> None:
+def _update_once(place: Place, change: Callable[[bytes | None], bytes]) -> None:
     try:
         held = fetch(place, 0, None)
     except ObjectNotFoundError:
-        put_whole(place, data, "create")
+        put_whole(place, change(None), "create")
         return
-    if held.known.size + len(data) > _LONGEST_GROWING:
+    put_whole(place, change(held.data), {"e_tag": held.known.etag})
+
+
+def _longer(held: bytes, data: bytes) -> bytes:
+    if len(held) + len(data) > _LONGEST_GROWING:
         raise StoreError(
             "an object store cannot append, and the object is too large to be stored again",
             expected=f"at most {_LONGEST_GROWING} bytes",
-            found=held.known.size,
+            found=len(held),
             hint="write it as new objects",
         )
-    put_whole(place, held.data + data, {"e_tag": held.known.etag})
+    return held + data
 
 
 def _stream(reader: ObjectReader, writer: ObjectWriter, step: int) -> None:
@@ -301,63 +307,3 @@ def _stream(reader: ObjectReader, writer: ObjectWriter, step: int) -> None:
         raise
     finally:
         reader.close()
-
-
-def _call(place: Place, op: str, call: Any) -> Any:
-    """One request of a kind that obstore repeats by itself."""
-    clients = place.clients
-    try:
-        with hold_all(gates_for(place.url)), request(op, place.url, clients.endpoint):
-            try:
-                return call(clients.patient)
-            except FOREIGN as error:
-                raise RequestFailed(failure_of(error)) from None
-    except RequestFailed as failed:
-        raise our_error(failed.failure, place.url) from None
-
-
-def _list_all(place: Place) -> Iterator[Any]:
-    for page in _list_pages(place):
-        yield from page
-
-
-def _list_pages(place: Place) -> Iterator[list[Any]]:
-    """At least one page, which may be empty."""
-    pages = place.clients.patient.list(place.address.path or None, chunk_size=_PAGE)
-    more = True
-    while more:
-        page = list(_call(place, "LIST", lambda _: next(pages, ())))
-        yield page
-        more = len(page) == _PAGE
-
-
-def _markers(urls: Iterable[str]) -> set[str]:
-    """Which of these empty objects are none: consoles mark folders with a name that ends in a slash.
-
-    obstore loses the slash, and nothing answers to the name without it; so each is asked for. There are rarely any.
-    """
-    return {url for url, there in each_done(_is_there, urls, _AT_ONCE) if not there}
-
-
-def _is_there(url: str) -> bool:
-    try:
-        head(place_of(url))
-    except ObjectNotFoundError:
-        return False
-    return True
-
-
-def _list_to(place: Place, depth: int) -> Iterator[Any]:
-    """Level by level, the folders of one level at once."""
-    folders = [place.address.path]
-    for level in range(depth):
-        answers = run_all([_listing(place, folder) for folder in folders])
-        for answer in answers:
-            yield from answer["objects"]
-        folders = [folder for answer in answers for folder in answer["common_prefixes"]]
-        if not folders or level == depth - 1:
-            return
-
-
-def _listing(place: Place, folder: str) -> Any:
-    return lambda: _call(place, "LIST", lambda client: client.list_with_delimiter(folder or None))

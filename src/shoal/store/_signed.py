@@ -20,11 +20,11 @@ from urllib.parse import quote
 import obstore
 
 from ._clients import Address, Clients
-from ._foreign import FOREIGN, Failure
+from ._foreign import FOREIGN, Failure, code_in
 from ._hf_access import hub_headers
 from ._options import StoreOptions
 
-__all__ = ["SignedError", "failure_of_answer", "open_signed", "seconds_asked"]
+__all__ = ["SignedError", "failure_of_answer", "meta_of", "open_signed", "seconds_asked", "signed_get"]
 
 _CHUNK = 1 << 20
 _GOOD_FOR = timedelta(minutes=15)
@@ -44,16 +44,24 @@ def open_signed(
     url: str, address: Address, clients: Clients, options: StoreOptions, start: int, stop: int | None, match: str | None
 ) -> Iterator[tuple[dict[str, Any], bytes]] | None:
     """The range in pieces, each with what is known of the object; None where the store cannot sign."""
+    found = signed_get(url, address, clients, start, stop, match)
+    if found is None:
+        return None
+    asked = urllib.request.Request(found[0], headers=found[1])  # noqa: S310 - http(s) only
+    for name, value in _headers(address, options).items():
+        asked.add_unredirected_header(name, value)  # it is this server's, and not for where it may send us
+    return _pieces(asked, options.timeout)
+
+
+def signed_get(
+    url: str, address: Address, clients: Clients, start: int, stop: int | None, match: str | None
+) -> tuple[str, dict[str, str]] | None:
+    """The URL and the headers of a GET of a range; None where the store cannot sign."""
     signed = _address(url, address, clients)
     if signed is None:
         return None
     headers = {"Range": f"bytes={start}-{'' if stop is None else stop - 1}"} if start or stop is not None else {}
-    if match is not None:
-        headers["If-Match"] = match
-    asked = urllib.request.Request(signed, headers=headers)  # noqa: S310 - http(s) only
-    for name, value in _headers(address, options).items():
-        asked.add_unredirected_header(name, value)  # it is this server's, and not for where it may send us
-    return _pieces(asked, options.timeout)
+    return signed, headers if match is None else {**headers, "If-Match": match}
 
 
 def _address(url: str, address: Address, clients: Clients) -> str | None:
@@ -82,7 +90,7 @@ def _pieces(asked: urllib.request.Request, timeout: float) -> Iterator[tuple[dic
     ends = time.monotonic() + timeout
     try:
         with urllib.request.urlopen(asked, timeout=timeout) as answer:  # noqa: S310 - http(s) only
-            meta = _meta(answer.headers)
+            meta = meta_of(answer.headers)
             yield meta, b""
             while piece := answer.read(_CHUNK):
                 yield meta, piece
@@ -97,13 +105,13 @@ def _pieces(asked: urllib.request.Request, timeout: float) -> Iterator[tuple[dic
         raise SignedError(getattr(error, "failure", None) or Failure("Broken", broken="Interrupted")) from None
 
 
-def failure_of_answer(status: int, headers: Any) -> Failure:
+def failure_of_answer(status: int, headers: Any, body: bytes = b"") -> Failure:
     """The facts in an answer that was no success; ``X-Error-Code`` is the Hugging Face Hub's own word for it."""
     kind = {404: "FileNotFoundError", 412: "PreconditionError"}.get(status, "GenericError")
     asked = seconds_asked(headers.get("Retry-After"))
     if asked is None and (told := _RATE_LIMIT.search(headers.get("RateLimit") or "")):
         asked = float(told[1])
-    return Failure(kind, status, headers.get("X-Error-Code"), retry_after=asked)
+    return Failure(kind, status, headers.get("X-Error-Code") or code_in(body), retry_after=asked)
 
 
 def seconds_asked(text: str | None, now: datetime | None = None) -> float | None:
@@ -124,7 +132,7 @@ def seconds_asked(text: str | None, now: datetime | None = None) -> float | None
     return max(0.0, (at - (now or datetime.now(UTC))).total_seconds())
 
 
-def _meta(headers: Any) -> dict[str, Any]:
+def meta_of(headers: Any) -> dict[str, Any]:
     """As obstore says it."""
     told = headers.get("Content-Range", "").rpartition("/")[2]
     modified = headers.get("Last-Modified")

@@ -7,12 +7,13 @@ from typing import TypeVar
 
 from shoal.errors import ObjectNotFoundError, OptionError, StoreError
 
-from ._base import ObjectInfo
+from ._base import FolderStore, ObjectInfo
 from ._options import shown
 from ._parallel import each_done
 from ._route import store_for
+from ._url import join_url, relative_url
 
-__all__ = ["delete", "exists", "get", "get_many", "list_objects", "put", "put_many", "stat"]
+__all__ = ["delete", "exists", "folders", "get", "get_many", "list_objects", "put", "put_many", "stat"]
 
 _AT_ONCE = 32
 _T = TypeVar("_T")
@@ -88,6 +89,29 @@ def list_objects(url: str, depth: int | None = None) -> list[ObjectInfo]:
         return [store.info(url)]
     except StoreError:
         return []
+
+
+def folders(url: str, depth: int = 1) -> list[str]:
+    """The folders ``depth`` levels below a folder, each with a slash at its end, sorted.
+
+    They are what ``list(url, depth)`` stops at. A bucket has a folder where a name has a slash.
+
+    Example:
+        >>> _ = put("memory://sorted/a.txt", b""), put("memory://sorted/b/c/d.txt", b"")
+        >>> folders("memory://sorted"), folders("memory://sorted", 2)
+        (['memory://sorted/b/'], ['memory://sorted/b/c/'])
+    """
+    if depth < 1:
+        raise OptionError("folders lie below a folder", expected="a depth of at least 1", found=depth)
+    store = store_for(url)
+    found = store.folders(url, depth) if isinstance(store, FolderStore) else _folders_of(store.list(url), url, depth)
+    return sorted(f"{folder}/" for folder in found)
+
+
+def _folders_of(objects: Iterable[ObjectInfo], url: str, depth: int) -> set[str]:
+    """Where the store only lists objects: what their names begin with."""
+    parts = [relative_url(info.url, url).split("/") for info in objects]
+    return {join_url(url, *path[:depth]) for path in parts if len(path) > depth}
 
 
 def delete(url: str, *, recursive: bool = False) -> int:

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.errors import StoreError
-from shoal.shard import SHARD_ENDINGS, Located, split_of
-from shoal.store import base_name, relative_url, store_for
+from shoal.shard import SHARD_ENDINGS, Located, shards_by_split, split_of
+from shoal.store import base_name, join_url, relative_url, store_for
 
 from ._finding import Finding
 from ._lint import lint_finding
@@ -27,7 +27,7 @@ _OUTWEIGH_TAR = (".parquet", ".lance", ".arrow", ".jsonl", ".json", ".csv")
 
 def across(profiles: Sequence[ShardProfile], located: Located) -> Iterator[Finding]:
     """Look at all shards together."""
-    yield from _same_keys(profiles)
+    yield from _same_keys(profiles, located)
     yield from _split_samples(profiles)
     yield from _fields(profiles)
     yield from _first_samples(profiles)
@@ -35,7 +35,7 @@ def across(profiles: Sequence[ShardProfile], located: Located) -> Iterator[Findi
     yield from _neighbours(located)
 
 
-def _same_keys(profiles: Sequence[ShardProfile]) -> Iterator[Finding]:
+def _same_keys(profiles: Sequence[ShardProfile], located: Located) -> Iterator[Finding]:
     """Keys in more than one shard. They are compared by hash first: eight bytes each, however many there are."""
     hashes = [np.unique(np.fromiter(map(hash, profile.keys.to_pylist()), np.int64)) for profile in profiles]
     values, counts = np.unique(np.concatenate([np.empty(0, np.int64), *hashes]), return_counts=True)
@@ -48,12 +48,33 @@ def _same_keys(profiles: Sequence[ShardProfile]) -> Iterator[Finding]:
             for key in set(profile.keys.to_pylist()):
                 if _is_among(hash(key), doubled):
                     homes.setdefault(key, []).append(number)
-    again = {key: numbers for key, numbers in homes.items() if len(numbers) > 1}
-    if again:
-        key = min(again, key=lambda each: (again[each], each))
-        first, second = (base_name(profiles[number].report.url) for number in again[key][:2])
-        found = f"in {first} and in {second}"
-        yield lint_finding("key-twice", profiles[again[key][1]].report.url, key, found=found, count=len(again))
+    splits = _splits(profiles, located)
+    inside, between = {}, {}
+    for key, numbers in homes.items():
+        if len({splits[number] for number in numbers}) < len(numbers):
+            inside[key] = numbers
+        elif len(numbers) > 1:
+            between[key] = numbers
+    for rule, again in (("key-twice", inside), ("key-in-splits", between)):
+        if again:
+            yield _doubled(rule, again, profiles)
+
+
+def _doubled(rule: str, again: dict[str, list[int]], profiles: Sequence[ShardProfile]) -> Finding:
+    key = min(again, key=lambda each: (again[each], each))
+    first, second = (base_name(profiles[number].report.url) for number in again[key][:2])
+    shard = profiles[again[key][1]].report.url
+    return lint_finding(rule, shard, key, found=f"in {first} and in {second}", count=len(again))
+
+
+def _splits(profiles: Sequence[ShardProfile], located: Located) -> list[str]:
+    """The split of each shard: the manifest's, or what its name says."""
+    urls = [profile.report.url for profile in profiles]
+    known = {url: split for split, those in shards_by_split(urls, located.root).items() for url in those}
+    if located.manifest is not None and located.root is not None:
+        for split, records in located.manifest.splits.items():
+            known |= {join_url(located.root, record.path): split for record in records}
+    return [known[url] for url in urls]
 
 
 def _is_among(value: int, among: npt.NDArray[np.int64]) -> bool:

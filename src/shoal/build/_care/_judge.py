@@ -105,7 +105,9 @@ def _without_shard(problem: Problem) -> str:
 def _index_of(task: ShardTask, reader: ObjectReader) -> tuple[ShardIndex | None, list[str]]:
     """The shard's index, and what is wrong with it where there should be one."""
     try:
-        return (find_index(reader, task.rule) if task.sidecar is None else load_index(task.sidecar)), []
+        if task.sidecar is not None:
+            return load_index(task.sidecar, whole=True), []
+        return find_index(reader, task.rule, whole=True), []
     except ObjectNotFoundError:
         return None, ["the shard's index is missing"]
     except (ShardIndexError, StoreError) as error:

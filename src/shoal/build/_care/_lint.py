@@ -127,10 +127,19 @@ _TABLE = (
         "key-twice",
         _ALL,
         "warning",
-        "the same key is in the dataset more than once",
-        "a sample may be there twice, in training and in validation even; by its key only the first is found, and"
-        " Energon refuses the dataset",
+        "the same key is in a split more than once",
+        "a sample may be there twice; by its key only the first is found, and Energon refuses the dataset",
         "make keys unique, for instance with the shard's name before them",
+    ),
+    LintRule(
+        "key-in-splits",
+        _ALL,
+        "warning",
+        "the same key is in more than one split",
+        "a sample of one may be in the other too; by its key only the first is found, unless one split is opened, and"
+        " Energon refuses the dataset",
+        "where they are different samples, open one split to find them by key (split=...), or put the split's name"
+        " before the keys; else take the sample out of one of them",
     ),
     LintRule(
         "mixed-fields",

@@ -19,16 +19,15 @@ from shoal.shard import (
     ShardIndex,
     ShardRecord,
     commit_staged,
-    encode_manifest,
     index_url,
-    locate_shards,
+    locate_existing,
     manifest_url,
     record_of,
     save_index,
     save_manifest,
     staging_url,
 )
-from shoal.store import base_name, copy, delete, exists, join_url, parent_url, relative_url, store_for
+from shoal.store import base_name, copy, delete, exists, join_url, parent_url, relative_url, scheme_of, store_for
 
 from ._decode import every_decoder
 from ._judge import Judgement, RepairOptions, ShardTask, Trust, judge
@@ -42,6 +41,7 @@ PathLike = str | os.PathLike[str]
 
 _PART = 8 << 20
 _SIDE = ".shoal"
+_READ_ONLY = ("http", "https", "hf")
 
 
 def repair(
@@ -81,7 +81,7 @@ def repair(
         on_shard: Called with each shard's outcome.
         on_bytes: Called with how many bytes were read, again and again.
 
-    Raises what ``locate_shards`` raises when ``path`` names nothing, ObjectExistsError when ``output`` is in use.
+    Raises ObjectNotFoundError when ``path`` names nothing that is there, ObjectExistsError when ``output`` is in use.
 
     Example:
         >>> import shoal
@@ -98,8 +98,14 @@ def repair(
         ['k0', 'k2']
     """
     given = [path] if isinstance(path, (str, os.PathLike)) else list(path)
-    located = locate_shards(path if isinstance(path, (str, os.PathLike)) else given, split)
+    located = locate_existing(path if isinstance(path, (str, os.PathLike)) else given, split)
     place = _place(located, output)
+    if place.in_place and not dry_run and scheme_of(place.root) in _READ_ONLY:
+        raise OptionError(
+            "what lies there can only be read",
+            found=place.root,
+            hint="name a folder for the repaired dataset (output=, --output), or see what would be done (--dry-run)",
+        )
     options = RepairOptions(trust, every_decoder() if decode else None, on_bytes)
     work = partial(_look, options=options) if dry_run else partial(_mend, options=options, place=place)
     done: list[_Done] = []
@@ -294,7 +300,7 @@ def _change_over(done: list[_Done], place: _Place, *, drop_missing: bool) -> Non
     if not place.in_place:
         _write_elsewhere(done, gone, place)
     elif place.manifest is not None:
-        _commit(done, gone, place.manifest, place.root)
+        _commit(done, gone, place.root)
     else:
         for each in done:
             _replace(each)
@@ -305,7 +311,7 @@ def _is_gone(each: _Done, drop_missing: bool) -> bool:
     return each.repair.action == "quarantined" or (each.repair.action == "missing" and drop_missing)
 
 
-def _commit(done: list[_Done], gone: list[_Done], manifest: Manifest, root: str) -> None:
+def _commit(done: list[_Done], gone: list[_Done], root: str) -> None:
     changed = [each for each in done if each.repair.action in ("rewritten", "reindexed")]
     if not gone and not any(map(_is_changed, done)):
         return
@@ -313,8 +319,9 @@ def _commit(done: list[_Done], gone: list[_Done], manifest: Manifest, root: str)
     for each in changed:
         store_for(staging).delete(join_url(staging, each.task.path))  # left there by a run that was interrupted
         _put(each, staging, index_too=True)
-    paths = [each.task.path for each in changed]
-    commit_staged(root, encode_manifest(_new_manifest(manifest, done, gone)), paths, [each.task.path for each in gone])
+    paths, removed = ([each.task.path for each in those] for those in (changed, gone))
+    # Of the manifest as it is by now: what others wrote meanwhile stays.
+    commit_staged(root, lambda before: _new_manifest(before, done, gone), paths, removed)
 
 
 def _put(each: _Done, folder: str, *, index_too: bool) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from shoal.errors import OptionError, StoreError
-from shoal.shard import WEBDATASET_RULE, Chunk, ShardReport, VerifyOptions, locate_shards, sniff, verify_dataset
+from shoal.shard import WEBDATASET_RULE, Chunk, ShardReport, VerifyOptions, locate_existing, sniff, verify_dataset
 from shoal.store import store_for
 
 from ._across import across
@@ -91,7 +91,7 @@ def verify(
         on_shard: Called with each shard's report, in order.
         on_bytes: Called with how many bytes were read, again and again.
 
-    Raises what ``locate_shards`` raises when ``path`` names nothing, OptionError for a reader that nobody knows.
+    Raises ObjectNotFoundError when ``path`` names nothing that is there, OptionError for a reader that nobody knows.
 
     Example:
         >>> import shoal
@@ -109,7 +109,7 @@ def verify(
     if unknown:
         raise OptionError("no such reader", expected=" or ".join(READERS), found=unknown[0])
     given = [path] if isinstance(path, (str, os.PathLike)) else list(path)
-    located = locate_shards(path if isinstance(path, (str, os.PathLike)) else given, split)
+    located = locate_existing(path if isinstance(path, (str, os.PathLike)) else given, split)
     decoders = every_decoder() if decode else None
     rule = WEBDATASET_RULE if located.manifest is None else located.manifest.rule
     options = VerifyOptions(rule, hashed=hashed, decoders=decoders, on_bytes=on_bytes)

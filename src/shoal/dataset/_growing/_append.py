@@ -18,7 +18,7 @@ from shoal.dataset._combined._hash import hash_texts
 from shoal.errors import FormatError, ManifestError, OptionError, SchemaMismatchError, WriteError
 from shoal.sample import is_record, schema_of
 from shoal.schema import compare, schema_from_json, schema_hash
-from shoal.shard import SHARD_ENDINGS, Manifest, ShardSource, ShardWriter, Source, load_manifest
+from shoal.shard import SHARD_ENDINGS, Manifest, ShardSource, ShardWriter, Source, find_split, load_manifest
 from shoal.store import base_name, join_url, parent_url, relative_url, store_for
 
 from ._stored_form import stored_form
@@ -71,7 +71,7 @@ def dataset_of(source: Source, path: object, split: str | None) -> Target:
     fitting = [
         name for name, records in manifest.splits.items() if not paths or paths & {record.path for record in records}
     ]
-    names = [split] if split is not None else fitting
+    names = [find_split(split, manifest.splits)] if split is not None else fitting
     if len(names) != 1:
         raise OptionError(
             "samples are added to one split",

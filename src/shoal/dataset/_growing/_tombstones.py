@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from shoal.errors import FormatError, ManifestError, ObjectNotFoundError, ShoalWarning, StoreError
-from shoal.shard import IndexFacts, Manifest, ShardSource, Source, load_manifest
+from shoal.shard import IndexFacts, Manifest, ShardSource, Source, is_dataset_folder, load_manifest
 from shoal.store import base_name, join_url, parent_url, scheme_of, store_for
 
 __all__ = ["Tombstone", "add_tombstones", "living_rows", "remove_tombstones", "tombstones_of"]
@@ -116,7 +116,7 @@ def _root(path: object) -> str | None:
     text = os.fspath(path)
     if base_name(text) == "manifest.json" and base_name(parent_url(text)) == ".shoal":
         return parent_url(parent_url(text))
-    return text if store_for(text).is_folder(text) else None
+    return text if is_dataset_folder(text) else None
 
 
 def _home_of(url: str, root: str | None, manifest_at: Callable[[str], Manifest | None]) -> str:

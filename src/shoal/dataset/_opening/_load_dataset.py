@@ -17,7 +17,7 @@ from shoal.dataset._dict import DatasetDict
 from shoal.errors import CatalogError, CatalogKeyError, FormatError, ObjectNotFoundError, OptionError
 from shoal.formats import detect
 from shoal.protocols import DataFiles, DataSource
-from shoal.shard import Located, ShardRef, locate_shards, shards_by_split
+from shoal.shard import Located, ShardRef, is_dataset_folder, locate_shards, shards_by_split
 from shoal.store import base_name, expand_pattern, join_url, parent_url, relative_url, scheme_of, store_for
 
 from ._data_source import urls_of
@@ -254,7 +254,7 @@ def _items(path: object) -> list[str]:
 def _of_folder(url: str, format: str | None) -> Located | None:  # noqa: A002
     """What is in a folder, or named by its manifest; None when this is neither."""
     is_manifest = base_name(url) == "manifest.json" and base_name(parent_url(url)) == ".shoal"
-    if not is_manifest and not store_for(url).is_folder(url):
+    if not is_manifest and not is_dataset_folder(url):
         return None
     name = detect(url) if format is None else format
     return locate_shards(url) if name == "webdataset" else _of_format(url, name)

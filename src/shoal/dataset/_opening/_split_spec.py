@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from shoal.errors import FieldError, OptionError
-from shoal.shard import split_alias
+from shoal.errors import OptionError
+from shoal.shard import find_split
 
-__all__ = ["SplitPart", "find_split", "parse_split", "rows_of"]
+__all__ = ["SplitPart", "parse_split", "rows_of"]
 
 _NUMBER = r"-?[0-9]+(?:_[0-9]+)*%?"
 _PART = re.compile(
@@ -33,23 +33,6 @@ class SplitPart:
     def whole(self) -> bool:
         """Whether it is all of the split."""
         return self.start is None and self.stop is None
-
-
-def find_split(name: str, present: Iterable[str]) -> str:
-    """The split of this name, or of a word for it: ``val`` finds ``validation``. Raises FieldError with all there are.
-
-    Example:
-        >>> find_split("val", ["train", "validation"])
-        'validation'
-    """
-    names = list(present)
-    if name in names:
-        return name
-    meant = split_alias(name)
-    fitting = [other for other in names if meant is not None and split_alias(other) == meant]
-    if len(fitting) != 1:
-        raise FieldError("no such split", expected=" or ".join(names) or "none: it is empty", found=name)
-    return fitting[0]
 
 
 def parse_split(spec: str, present: Iterable[str]) -> tuple[SplitPart, ...]:

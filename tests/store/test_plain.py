@@ -1,0 +1,206 @@
+"""Large ranges over plain HTTP are asked for without obstore, and by it wherever that does not go well."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+from tests.store.servers import BUCKET, Fault, ProxyHandler, RangedHandler, fault_proxy, serving
+from tests.store.settings import keys
+
+from shoal.errors import ObjectChangedError, ObjectNotFoundError, StoreTimeoutError
+from shoal.store import configure, put, statistics, store_for
+from shoal.store._plain import _has_proxy
+
+DATA = random.Random(11).randbytes(3_000_000)
+SIGNED = "X-Amz-Signature"
+
+
+@pytest.fixture
+def url(broken):
+    put(f"{broken}/a.bin", DATA)
+    return f"{broken}/a.bin"
+
+
+def paths_asked(proxy):
+    return [path for method, path, _, _ in proxy.requests if method == "GET"]
+
+
+def read_twice(url):
+    reader = store_for(url).open(url)
+    same = [reader.read(7, len(DATA)) == DATA[7:], b"".join(reader.stream(0, len(DATA))) == DATA]
+    reader.close()
+    return same
+
+
+def test_large_ranges_are_signed_and_small_ones_are_not(proxy, url):
+    proxy.requests.clear()
+    reader = store_for(url).open(url)
+    parts = [reader.read(0, 2_000_000), reader.read(5000, 9000)]
+    same = parts == [DATA[:2_000_000], DATA[5000:9000]]
+    assert same
+    assert [SIGNED in path for path in paths_asked(proxy)] == [False, True, False]
+    reader.close()
+
+
+@pytest.mark.parametrize("kind", ["reset", "cut", "fewer-bytes"])
+@pytest.mark.parametrize("after", [0, 1, 1_700_000, len(DATA) - 1])
+def test_a_body_that_breaks_is_taken_up_where_it_broke(proxy, url, kind, after):
+    reader = store_for(url).open(url)
+    proxy.requests.clear()
+    proxy.faults.append(Fault(kind, after=after))
+    same = b"".join(reader.stream(0, len(DATA))) == DATA
+    assert same
+    first, second = [asked for method, _, asked, _ in proxy.requests if method == "GET"]
+    begin = int(second.removeprefix("bytes=").partition("-")[0])
+    assert first == f"bytes=0-{len(DATA) - 1}"
+    assert begin <= after
+    assert begin > 0 or after < 2 or kind == "reset"  # a reset takes those along that were not read yet
+    reader.close()
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 503])
+def test_a_server_that_has_no_time_is_waited_for(proxy, url, status):
+    """Its headers are seen at the first answer."""
+    reader = store_for(url).open(url)
+    proxy.requests.clear()
+    proxy.faults.append(Fault("status", status=status, headers={"Retry-After": "1"}))
+    same = reader.read(0, len(DATA)) == DATA
+    assert same
+    first, second = [at for method, _, _, at in proxy.requests if method == "GET"]
+    assert second - first >= 1
+    reader.close()
+
+
+@pytest.mark.parametrize("kind", ["hang", "drip"])
+def test_a_server_that_does_not_go_on_is_given_up(proxy, url, kind):
+    configure(url, timeout=0.4, retries=0)
+    reader = store_for(url).open(url)
+    proxy.faults.append(Fault(kind, after=1000, seconds=0.05 if kind == "drip" else 60))
+    start = time.monotonic()
+    with pytest.raises(StoreTimeoutError):
+        reader.read(0, len(DATA))
+    assert time.monotonic() - start < 10
+    reader.close()
+
+
+def test_an_object_replaced_meanwhile_is_an_error(proxy, url):
+    reader = store_for(url).open(url)
+    put(url, DATA[::-1])
+    with pytest.raises(ObjectChangedError):
+        reader.read(0, len(DATA))
+    reader.close()
+    reader = store_for(url).open(url)
+    proxy.faults.append(Fault("other-etag"))
+    with pytest.raises(ObjectChangedError):
+        reader.read(0, len(DATA))
+    reader.close()
+
+
+def test_what_came_is_counted(url):
+    reader = store_for(url).open(url)
+    before = statistics()
+    pieces = list(reader.stream(0, 2_000_000))
+    since = statistics() - before
+    assert len(pieces) > 1
+    assert (since.requests, since.bytes_read, since.retries) == ({"GET": 1}, 2_000_000, 0)
+    reader.close()
+
+
+def test_a_stream_that_is_left_leaves_nothing_open(url):
+    reader = store_for(url).open(url)
+    stream = reader.stream(0, len(DATA))
+    next(stream)
+    stream.close()
+    assert statistics().in_flight == 0
+    same = reader.read(0, len(DATA)) == DATA
+    assert same
+    reader.close()
+
+
+def test_an_object_that_is_not_there_is_not_asked_for_twice(proxy, url):
+    reader = store_for(url).open(url)
+    store_for(url).delete(url)
+    proxy.requests.clear()
+    with pytest.raises(ObjectNotFoundError):
+        reader.read(0, len(DATA))
+    assert len(paths_asked(proxy)) == 1
+    reader.close()
+
+
+class _Unsigned(ProxyHandler):
+    """Wants its signatures in headers."""
+
+    def serve(self, fault, body):
+        refused = Fault("status", status=self.server.status) if SIGNED in self.path else fault
+        return super().serve(refused, body)
+
+
+@pytest.mark.parametrize("status", [400, 401, 403])
+def test_a_server_that_takes_no_signed_urls_is_asked_otherwise(s3, s3_endpoint, status):
+    put(f"{s3}/a.bin", DATA)
+    with fault_proxy(s3_endpoint, _Unsigned, status=status) as proxy:
+        configure(f"s3://{BUCKET}", endpoint=proxy.url, region="us-east-1", credential_provider=keys, timeout=30)
+        for _ in range(4):
+            assert read_twice(f"{s3}/a.bin") == [True, True]
+        assert sum(SIGNED in path for path in paths_asked(proxy)) == 3
+
+
+class _Closing(RangedHandler):
+    """Closes every connection and does not say so."""
+
+    def answer(self, *args, **options):
+        super().answer(*args, **options)
+        self.close_connection = True
+
+
+class _Sending(RangedHandler):
+    """Sends everybody on."""
+
+    def do_GET(self):
+        if self.path.startswith("/here"):
+            return self.answer(307, {"Location": self.path.removeprefix("/here")})
+        return super().do_GET()
+
+
+@pytest.mark.parametrize("handler", [_Closing, _Sending, RangedHandler])
+@pytest.mark.parametrize("quirks", [set(), {"no-ranges"}, {"no-etag"}])
+def test_servers_of_many_kinds_are_read(handler, quirks):
+    name = "/here/a.bin" if handler is _Sending else "/a.bin"
+    with serving(handler, objects={"/a.bin": DATA}, requests=[], quirks=quirks, secret=None) as server:
+        before = statistics()
+        assert read_twice(f"{server.url}{name}") == [True, True]
+        assert (statistics() - before).retries == 0
+
+
+def test_a_name_that_would_have_to_be_quoted_is_read():
+    objects = {"/ä b.bin": DATA}
+    with serving(RangedHandler, objects=objects, requests=[], quirks=set(), secret=None) as server:
+        assert read_twice(f"{server.url}/ä b.bin") == [True, True]
+
+
+def test_one_connection_serves_many_requests():
+    class _Counting(RangedHandler):
+        def setup(self):
+            super().setup()
+            self.server.connections.append(self.client_address)
+
+    facts = {"objects": {"/a.bin": DATA}, "requests": [], "quirks": set(), "secret": None, "connections": []}
+    with serving(_Counting, **facts) as server:
+        reader = store_for(f"{server.url}/a.bin").open(f"{server.url}/a.bin")
+        for _ in range(10):
+            same = reader.read(0, len(DATA)) == DATA
+            assert same
+        assert len(server.requests) == 11
+        assert len(server.connections) <= 2  # obstore's HEAD, and the ranges
+        reader.close()
+
+
+def test_where_a_proxy_is_wanted_it_is_used(monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.setenv("no_proxy", "localhost,.near")
+    assert _has_proxy("store.far")
+    assert not _has_proxy("store.near")
+    monkeypatch.delenv("http_proxy")
+    assert not _has_proxy("store.far")
