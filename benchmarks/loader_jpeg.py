@@ -206,7 +206,8 @@ def run(rounds: int = 5, seconds: float = 2.0) -> Question:
     question = Question(
         "Loader, pictures",
         f"Shuffled batches of {BATCH} JPEG pictures of about 400 x 320, decoded by simplejpeg and resized by cv2 to "
-        f"{SIDE} x {SIDE}, as one uint8 array in the caller's process, from warm local files. The limit is the same "
+        f"{SIDE} x {SIDE}, as one uint8 array in the caller's process, from warm files (read in "
+        f"order once before). The limit is the same "
         f"decoding and resizing on {WORKERS} threads, of bytes in memory, with no loader and no batch. `workers` are "
         "processes for the peers and threads for shoal and SPDL.",
         HEADER,

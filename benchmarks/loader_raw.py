@@ -132,7 +132,8 @@ def run(rounds: int = 5, seconds: float = 1.0) -> Question:
     question = Question(
         "Loader, raw samples",
         f"Shuffled batches of {BATCH} samples of 20 KB jpg, json and cls, undecoded, as bytes in the caller's process, "
-        f"from warm local files. `workers` are processes for the peers and threads for shoal and SPDL. datasets "
+        f"from warm local files (read in order once before, from the disk). "
+        f"`workers` are processes for the peers and threads for shoal and SPDL. datasets "
         "decodes the JSON, it cannot be told not to. The limit is `readinto` of the same files into one buffer, by one "
         "thread.",
         HEADER,

@@ -164,7 +164,8 @@ def run(rounds: int = 5, seconds: float = 1.0) -> Question:
     question = Question(
         "Loader, typed samples",
         f"Shuffled batches of {BATCH} samples of 64 float32, a text and a float: one array and two lists a batch, from "
-        "warm local files. Each reads its own format: shoal, webdataset and SPDL a tar of msgpack with npy in it, as "
+        "warm local files (read in order once before, from the disk). "
+        "Each reads its own format: shoal, webdataset and SPDL a tar of msgpack with npy in it, as "
         "atdata has it, Streaming MDS, litData its chunks, datasets Parquet. `workers` are processes for the peers and "
         "threads for shoal and SPDL. The limit is `readinto` of the tars.",
         HEADER,

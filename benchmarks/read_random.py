@@ -16,7 +16,8 @@ def run(rounds: int = 5) -> Question:
     """Compare random and sequential reads of the same samples through the same index."""
     question = Question(
         "Indexed random read",
-        "All samples of a warm shard in a random order, checksums verified, against the same samples in file order.",
+        "All samples of a warm shard in a random order, checksums verified, against the same samples in file order. "
+        "The shard was read in order once before, from the disk.",
         ("shard", "reader", "of sequential"),
     )
     for title, path in (("1 KB x 3 fields", small_tar()), ("20 KB jpg + json + cls", image_tar())):

@@ -20,7 +20,8 @@ def run(rounds: int = 5) -> Question:
     """Read two shards in every way."""
     question = Question(
         "Sequential read",
-        "Every reader reads the whole file: undecoded, all bytes materialised, warm. "
+        "Every reader reads the whole file: undecoded, all bytes materialised, warm: read in "
+        "order once before, from the disk. "
         "The limit is a plain `readinto` of the same file into one buffer, which gives nobody a sample. The bare loop "
         "reads with `pread` and slices each field's bytes out at places known beforehand: what any reader that "
         "hands out `bytes` must do, without keys, mappings and checksums. Higher is better in every column.",
