@@ -2,10 +2,10 @@
 
 **Look around.** All threads there may be and half of them, of many half first; where all do not help, half as many
 again and again while little is lost, down to none at all: the caller's own. **Race.** Those that came near the best
-take turns, and each turn is compared with the others of its round only, since the machine and the data change
-meanwhile: the first epoch is read, a later one may be in memory. What is best over the rounds is **settled**. When the
-caller hardly waits there is nothing to gain, and nothing is changed. When the rate leaves what was settled, for several
-spans in a row, the search begins anew.
+and were not clearly slower than one before take turns, and each turn is compared with the others of its round only,
+since the machine and the data change meanwhile: the first epoch is read, a later one may be in memory. What is best
+over the rounds is **settled**. When the caller hardly waits there is nothing to gain, and nothing is changed. When the
+rate leaves what was settled, for several spans in a row, the search begins anew.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ _FEW = 4
 """So many threads are all begun with: pictures are decoded by all cores from the first batch on."""
 _NEAR = 0.3
 """The share of the best rate seen that takes a setting into the race."""
+_CLEARLY_LESS = 0.6
+"""The share of an earlier setting's rate below which one is out: what changes with time is mostly for the better."""
 _ROUNDS = 3
 _FELL, _ROSE = 0.5, 2.0
 """Rates, by the settled one, at which something has changed."""
@@ -179,8 +181,7 @@ class _Search:
 
     def _order(self, most: int) -> Iterator[int]:
         yield from self._around(most)
-        seen = {setting: rates[-1] for setting, rates in self._rates.items()}
-        near = [setting for setting, rate in seen.items() if rate >= _NEAR * max(seen.values())]
+        near = self._near()
         if len(near) > 1:
             self._rates.clear()
             for turn in range(_ROUNDS):  # now forward, now back: what changes slowly favours none
@@ -200,6 +201,15 @@ class _Search:
         while now and self._last(now) >= _LOST * self._last(before):
             before, now = now, now // 2
             yield now
+
+    def _near(self) -> list[int]:
+        """Those that may be the best, in the order in which they were tried."""
+        found, before, least = [], 0.0, _NEAR * max(map(max, self._rates.values()))
+        for setting in self._rates:
+            if self._last(setting) >= max(least, _CLEARLY_LESS * before):
+                found.append(setting)
+            before = max(before, self._last(setting))
+        return found
 
     def _last(self, setting: int) -> float:
         return self._rates[setting][-1]
