@@ -48,7 +48,7 @@ def in_turn(ranks: list[list[list[int]]]) -> list[int]:
     return found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(geometry, st.integers(1, 9), st.integers(1, 5), st.integers(0, 2))
 def test_every_world_size_gives_the_same_order_once(shape: dict[str, Any], batch: int, world: int, epoch: int) -> None:
     alone = loader_of(shape, batch_size=None)
@@ -64,7 +64,7 @@ def test_every_world_size_gives_the_same_order_once(shape: dict[str, Any], batch
     assert in_turn(ranks) == order
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(geometry, st.integers(1, 9), st.integers(1, 5), st.sampled_from(["pad", "drop", "carry"]), st.booleans())
 def test_ranks_have_equal_steps(shape: dict[str, Any], batch: int, world: int, tail: str, drop_last: bool) -> None:
     ranks = [

@@ -173,7 +173,7 @@ def same(element: Any) -> Any:
     return [same(one) for one in element] if isinstance(element, (list, tuple)) else element
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(
     st.integers(0, 40), st.lists(verbs(), max_size=4), st.sampled_from(sorted(SOURCES)), st.sampled_from([0, 0, 0, 2])
 )
