@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from tests.scale import times
 
-from shoal.errors import StoreTimeoutError
+from shoal.errors import StoreError, StoreTimeoutError
 from shoal.shard import Manifest, ShardRecord, ShardWriter, load_manifest, merge_shards, update_manifest, verify_dataset
 from shoal.shard import _turn as turn_module
 from shoal.shard._turn import turn
@@ -141,3 +141,9 @@ def test_nobody_waits_for_ever(tmp_path, monkeypatch):
     with turn(str(tmp_path)), pytest.raises(StoreTimeoutError, match="does not come to an end"):
         update_manifest(str(tmp_path), lambda before: before)
     assert update_manifest(str(tmp_path), lambda before: before) == Manifest({})
+
+
+def test_where_no_folder_can_be_made_the_store_says_so(tmp_path):
+    (tmp_path / ".shoal").write_text("a file")
+    with pytest.raises(StoreError, match=r"\.shoal"):
+        update_manifest(str(tmp_path), lambda before: before)

@@ -32,17 +32,25 @@ def turn(root: str) -> Iterator[None]:
     It cannot be taken twice by one thread. Where there are no such locks (an object store, some network disks) it does
     nothing. Raises StoreTimeoutError when it is not our turn within a minute: who holds it was stopped in the middle.
     """
-    if scheme_of(root) != "file":
+    folder = local_path(join_url(root, SIDECAR_FOLDER)) if scheme_of(root) == "file" else None
+    descriptor = None if folder is None else _opened(folder)
+    if folder is None or descriptor is None:
         yield
         return
-    folder = local_path(join_url(root, SIDECAR_FOLDER))
-    os.makedirs(folder, exist_ok=True)
-    descriptor = os.open(folder, os.O_RDONLY)
     try:
         _lock(descriptor, folder)
         yield
     finally:
         os.close(descriptor)  # and with it the lock
+
+
+def _opened(folder: str) -> int | None:
+    """None where it cannot be: nothing can be changed there either, and the store says so in its own words."""
+    try:
+        os.makedirs(folder, exist_ok=True)
+        return os.open(folder, os.O_RDONLY)
+    except OSError:
+        return None
 
 
 def _lock(descriptor: int, folder: str) -> None:
