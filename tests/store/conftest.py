@@ -8,7 +8,7 @@ import pytest
 from tests.store.servers import ACCESS_KEY, BUCKET, SECRET_KEY, fault_proxy, ranged_server, seaweed
 from tests.store.settings import keys, own_settings
 
-from shoal.store import configure
+from shoal.store import configure, put
 
 _NUMBERS = itertools.count()
 
@@ -48,6 +48,13 @@ def proxy(s3_endpoint):
 def broken(proxy):
     """The URL of a new folder behind the proxy."""
     return new_folder()
+
+
+@pytest.fixture
+def url(broken, request):
+    """The URL of an object behind the proxy: the ``DATA`` of the test's module."""
+    put(f"{broken}/a.bin", request.module.DATA)
+    return f"{broken}/a.bin"
 
 
 @pytest.fixture

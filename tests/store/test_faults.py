@@ -17,12 +17,6 @@ from shoal.store._signed import seconds_asked
 DATA = random.Random(5).randbytes(6_000_000)
 
 
-@pytest.fixture
-def url(broken):
-    put(f"{broken}/a.bin", DATA)
-    return f"{broken}/a.bin"
-
-
 def ranges_asked(proxy):
     return [asked for method, _, asked, _ in proxy.requests if method == "GET"]
 

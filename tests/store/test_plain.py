@@ -17,12 +17,6 @@ DATA = random.Random(11).randbytes(3_000_000)
 SIGNED = "X-Amz-Signature"
 
 
-@pytest.fixture
-def url(broken):
-    put(f"{broken}/a.bin", DATA)
-    return f"{broken}/a.bin"
-
-
 def paths_asked(proxy):
     return [path for method, path, _, _ in proxy.requests if method == "GET"]
 
