@@ -341,7 +341,7 @@ class DataLoader(Verbs):
         before = self._built
         options = self._spec.options.with_options(batch_size=batch_size)
         self._spec = replace(self._spec, options=options, is_size_given=True)
-        self.__dict__.pop("_built", None)
+        del self._built  # worked out anew when it is asked for
         if self._place is not None and (self._place.is_fresh or self._is_loaded):
             self._place = resumed(before, self._built, self._place)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["Verbs", "least"]
 
 
-class Verbs:
+class Verbs(abc.ABC):
     """What can be done to the elements of a loader, in the order written.
 
     Nothing is read by a verb. Elements are samples until they are batched, and batches from then on. A loader that was
@@ -51,8 +52,8 @@ class Verbs:
 
     _spec: PipelineSpec
 
-    def _with(self, spec: PipelineSpec) -> DataLoader:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def _with(self, spec: PipelineSpec) -> DataLoader: ...
 
     def _then(self, step: Step) -> DataLoader:
         return self._with(self._spec.then(step))
