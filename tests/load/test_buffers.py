@@ -62,6 +62,15 @@ def test_no_more_is_kept_unused_than_was_said():
     assert small.unused_bytes == 0
 
 
+def test_what_came_back_last_is_lent_first():
+    pool = BufferPool(64 << 20)
+    lent = [pool.empty(SIZE) for _ in range(3)]
+    places = [one.ctypes.data for one in lent]
+    for number in (2, 0, 1):
+        lent[number] = None
+    assert [pool.empty(SIZE).ctypes.data for _ in range(3)] == [places[1]] * 3
+
+
 def test_a_buffer_starts_where_it_was_asked_to_and_a_much_larger_one_is_left():
     pool = BufferPool(64 << 20)
     for offset in (0, 12, 60):

@@ -104,6 +104,10 @@ class SampleBatch(Generic[T]):
         """All fields, by name."""
         return {name: self.column(name) for name in self._columns.types}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the fields that were read: in another process they are read again, from fewer bytes."""
+        return {**self.__dict__, "_cache": {}}
+
     def _check(self, name: str) -> None:
         if name not in self._columns.types:
             expected = " or ".join(self._columns.types)

@@ -64,8 +64,8 @@ class BufferPool:
 
     def _found(self, size: int) -> UInt8:
         with self._lock:
-            for place, buffer in enumerate(self._unused):
-                if size <= len(buffer) <= 2 * size:
+            for place in reversed(range(len(self._unused))):  # the last one used is the likeliest in a cache
+                if size <= len(self._unused[place]) <= 2 * size:
                     return self._unused.pop(place)
         return np.empty(size, np.uint8)
 

@@ -33,7 +33,10 @@ from ._steps import Batch, FlatMap
 __all__ = ["Chunk", "ExactHead", "LooseHead", "SamplerHead", "StreamHead", "Tools", "Unit"]
 
 Int64 = npt.NDArray[np.int64]
-_NAMED = 2048
+_NAMED = 8192
+"""Samples named at a time: an order takes hardly longer for thousands than for ten."""
+_FORESEEN = 2048
+"""The same where somebody fetches what is named."""
 Made = list[Element] | EpochEnd
 _MOMENT = 0.01
 """Seconds."""
@@ -116,14 +119,13 @@ def _gathered(tools: Tools, source: Numbered, step: Batch, numbers: Int64) -> An
         return gathered(source, numbers, step.ragged)
 
 
-def _steps_named(plan: EpochPlan) -> int:
-    """How many steps are named at a time: an order takes hardly longer for a thousand samples than for ten."""
-    return max(1, _NAMED // plan.batch_size)
+def _steps_named(plan: EpochPlan, samples: int) -> int:
+    return max(1, samples // plan.batch_size)
 
 
-def _named(order: Order, plan: EpochPlan, group: int) -> tuple[RankPositions, Int64]:
-    """The positions and samples of some steps."""
-    count = _steps_named(plan)
+def _named(order: Order, plan: EpochPlan, group: int, samples: int = _NAMED) -> tuple[RankPositions, Int64]:
+    """The positions and samples of some steps: of so many samples, from as many groups on."""
+    count = _steps_named(plan, samples)
     at = plan.at(range(group * count, min((group + 1) * count, plan.steps)))
     return at, at.samples(order)
 
@@ -162,8 +164,8 @@ class ExactHead:
         """The samples of all units, in order, without end, each few with their epoch."""
         plan = self._first
         while plan.steps:
-            for group in range(-(-plan.steps // _steps_named(plan))):
-                yield plan.epoch, _named(self._order, plan, group)[1]
+            for group in range(-(-plan.steps // _steps_named(plan, _FORESEEN))):
+                yield plan.epoch, _named(self._order, plan, group, _FORESEEN)[1]
             plan = self._following(plan)
 
     def work(self, unit: Unit | EpochEnd) -> Made:
@@ -181,7 +183,7 @@ class ExactHead:
         return [Element(made[0], made[1], mark, repeated=int(at.repeats.sum()), size=size_of(made[0]))]
 
     def _of_step(self, unit: Unit) -> tuple[RankPositions, Int64]:
-        group, step = divmod(unit.steps.start, _steps_named(unit.plan))
+        group, step = divmod(unit.steps.start, _steps_named(unit.plan, _NAMED))
         at, numbers = self._named(unit.plan, group)
         own = slice(step * unit.plan.batch_size, (step + 1) * unit.plan.batch_size)
         return RankPositions(at.positions[own], at.epochs[own], at.repeats[own]), numbers[own]

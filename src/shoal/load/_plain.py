@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -11,12 +11,15 @@ import pyarrow as pa
 
 from shoal.codec import Buffer
 from shoal.schema import BoolType, BytesType, FieldType, FloatType, IntType, OptionalType, StrType
+from shoal.shard import as_arrow
 
 from ._walk import Walked, gather
 
-__all__ = ["inner_type", "is_plain", "plain_values"]
+__all__ = ["Values", "inner_type", "is_plain", "plain_values", "values_in_place"]
 
+Int64 = npt.NDArray[np.int64]
 Column = npt.NDArray[Any]
+_AT_ONCE = 1 << 16
 
 _FLOAT64, _FALSE, _TRUE = 0xCB, 0xC2, 0xC3
 _INTS = {
@@ -40,6 +43,13 @@ def is_plain(kind: FieldType) -> bool:
     return type(inner_type(kind)) in _READERS
 
 
+class Values(Protocol):
+    """A field of many samples; ``tolist`` of some of them gives Python values."""
+
+    def __getitem__(self, rows: Int64 | slice, /) -> Column:
+        """Of some of the samples."""
+
+
 def plain_values(data: Buffer, walked: Walked, kind: FieldType) -> Column | None:
     """One plain field of all payloads: an array of numbers or truth values, or of texts or byte strings as objects.
 
@@ -47,6 +57,49 @@ def plain_values(data: Buffer, walked: Walked, kind: FieldType) -> Column | None
     samples, a whole number in a field of floats. Decoding the samples says what is right then.
     """
     return _READERS[type(inner_type(kind))](data, walked)
+
+
+def values_in_place(data: Buffer, walked: Walked, kind: FieldType) -> Values | None:
+    """The same of very many payloads that stay where they are: texts and byte strings are made when asked for."""
+    inner = inner_type(kind)
+    if isinstance(inner, StrType):
+        lying = _lying_texts(data, walked)
+        return None if lying is None or not _are_texts(lying) else _Texts(lying)
+    if isinstance(inner, BytesType):
+        return _ByteStrings(memoryview(data), walked) if bool(_IS_BYTES[walked.codes].all()) else None
+    return plain_values(data, walked, kind)
+
+
+class _Texts:
+    def __init__(self, lying: pa.Array) -> None:
+        self._lying = lying
+
+    def __getitem__(self, rows: Int64 | slice) -> Column:
+        return _made_texts(self._lying, _numbers(rows, len(self._lying) // 2))
+
+
+class _ByteStrings:
+    def __init__(self, view: memoryview, walked: Walked) -> None:
+        self._view = view
+        self._walked = walked
+
+    def __getitem__(self, rows: Int64 | slice) -> Column:
+        return _made_bytes(self._view, self._walked.starts[rows], self._walked.sizes[rows])
+
+
+def _numbers(rows: Int64 | slice, count: int) -> Int64:
+    return np.arange(count)[rows] if isinstance(rows, slice) else rows
+
+
+def _are_texts(lying: pa.Array) -> bool:
+    """Whether all are UTF-8; looked at in parts, since Arrow copies them for that."""
+    count = len(lying) // 2
+    try:
+        for start in range(0, count, _AT_ONCE):
+            lying.take(as_arrow(2 * np.arange(start, min(start + _AT_ONCE, count)))).validate(full=True)
+    except pa.ArrowException:
+        return False
+    return True
 
 
 def _floats(data: Buffer, walked: Walked) -> Column | None:
@@ -76,7 +129,15 @@ def _ints(data: Buffer, walked: Walked) -> Column | None:
 
 
 def _texts(data: Buffer, walked: Walked) -> Column | None:
-    """Arrow makes the texts: of an array of text, gap, text, gap over the bytes as they lie, it takes every other.
+    lying = _lying_texts(data, walked)
+    try:
+        return None if lying is None else _made_texts(lying, np.arange(len(walked.starts)))
+    except pa.ArrowException:  # one is not UTF-8: reading the sample alone says which
+        return None
+
+
+def _lying_texts(data: Buffer, walked: Walked) -> pa.Array | None:
+    """Texts over the bytes as they lie, as Arrow has them: text, gap, text, gap.
 
     Its offsets must rise, so payloads that do not lie in order are not for it.
     """
@@ -89,20 +150,24 @@ def _texts(data: Buffer, walked: Walked) -> Column | None:
     offsets[-1] = offsets[-2]
     if bool((offsets[1:] < offsets[:-1]).any()):
         return None
-    both = pa.Array.from_buffers(pa.large_utf8(), 2 * count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
-    try:
-        texts: Column = both.take(pa.array(np.arange(0, 2 * count, 2))).to_numpy(zero_copy_only=False)
-    except pa.ArrowException:  # one is not UTF-8: reading the sample alone says which
-        return None
+    return pa.Array.from_buffers(pa.large_utf8(), 2 * count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def _made_texts(lying: pa.Array, rows: Int64) -> Column:
+    texts: Column = lying.take(as_arrow(2 * rows)).to_numpy(zero_copy_only=False)
     return texts
 
 
 def _byte_strings(data: Buffer, walked: Walked) -> Column | None:
     if not bool(_IS_BYTES[walked.codes].all()):
         return None
-    view, stops = memoryview(data), (walked.starts + walked.sizes).tolist()
+    return _made_bytes(memoryview(data), walked.starts, walked.sizes)
+
+
+def _made_bytes(view: memoryview, starts: Int64, sizes: Int64) -> Column:
+    stops = (starts + sizes).tolist()
     values = np.empty(len(stops), object)
-    values[:] = [bytes(view[start:stop]) for start, stop in zip(walked.starts.tolist(), stops, strict=True)]
+    values[:] = [bytes(view[start:stop]) for start, stop in zip(starts.tolist(), stops, strict=True)]
     return values
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -11,6 +12,7 @@ from shoal.shard import Resident, ShardSource
 
 from ._buffers import BufferPool, shared_buffers
 from ._direct import DirectPlan, direct_columns, direct_plan
+from ._settled import settled_run
 from ._typed import Learnt, PayloadRun, TypedColumns
 
 __all__ = ["PayloadReader"]
@@ -45,6 +47,8 @@ class PayloadReader(Generic[T]):
         self._threads = threads
         self._resident = resident
         self._plan: DirectPlan | None = None
+        self._kept: PayloadRun[T] | None = None
+        self._settling = threading.Lock()
         self._misses = -1
         """How many batches in a row the plan was wrong for; negative before there was one."""
 
@@ -66,10 +70,27 @@ class PayloadReader(Generic[T]):
             self._misses += 1
             again = self._misses < _MOST_MISSES
             self._plan = direct_plan(source, int(numbers[-1]), field, learnt) if again else None
-        kept = None if self._resident is None else self._resident.raw_rows(numbers, field)
-        if kept is not None:
-            return TypedColumns([(PayloadRun(kept, learnt), slice(0, len(numbers)))])
+        held = None if self._resident is None else self._held(self._resident, numbers)
+        if held is not None:
+            return held
         lying, order = np.unique(numbers, return_inverse=True)
         run = PayloadRun(source.raw_rows(lying, field), learnt)
         in_order = len(lying) == len(numbers) and bool((lying == numbers).all())
         return TypedColumns([(run, slice(0, len(lying)) if in_order else order)])
+
+    def _held(self, resident: Resident, numbers: Int64) -> TypedColumns[T] | None:
+        """From memory: in place once all samples are there and known to be alike, before that as copies of these."""
+        kept = self._kept or self._settled(resident)
+        if kept is not None:
+            resident.check(numbers)
+            return TypedColumns([(kept, numbers)])
+        copied = resident.raw_rows(numbers, self._field)
+        return None if copied is None else TypedColumns([(PayloadRun(copied, self._learnt), slice(0, len(numbers)))])
+
+    def _settled(self, resident: Resident) -> PayloadRun[T] | None:
+        """All samples, once they are there; found out once, by one thread, while the others go on."""
+        if not resident.is_full or not self._settling.acquire(blocking=False):
+            return None
+        raw = resident.raw(self._field)  # the lock is not given back: what was found out stays true
+        self._kept = None if raw is None else settled_run(raw, self._learnt)
+        return self._kept

@@ -18,7 +18,7 @@ from shoal.schema import Array, BoolType, BytesType, FieldType, FloatType, Image
 from shoal.shard import RawField
 
 from ._buffers import shared_buffers
-from ._plain import inner_type, is_plain, plain_values
+from ._plain import Values, inner_type, is_plain, plain_values, values_in_place
 from ._ragged import Ragged, ragged_arrays
 from ._walk import Step, Walk, Walked, copy_rows, gather, steps_of
 
@@ -81,7 +81,7 @@ class PayloadRun(Generic[T]):
         self._walk: Walk | None = None
         self._is_own = False
         self._layouts: dict[str, ArrayLayout | None] = {}
-        self._values: dict[str, npt.NDArray[Any] | None] = {}
+        self._values: dict[str, Values | None] = {}
         self._array_starts: dict[str, npt.NDArray[np.int64]] = {}
         self._stacks: dict[str, npt.NDArray[Any]] = {}
 
@@ -124,13 +124,31 @@ class PayloadRun(Generic[T]):
         except msgspec.DecodeError:
             return None
 
-    def values(self, name: str) -> npt.NDArray[Any] | None:
+    def values(self, name: str) -> Values | None:
         """A plain field of all samples, read from where it lies; None where it has to be decoded."""
         if name not in self._values:
             walked = self.field(name)
             kind = self.learnt.types[name]
             self._values[name] = None if walked is None else plain_values(self.raw.data, walked, kind)
         return self._values[name]
+
+    def settled(self) -> bool:
+        """Work out now how every field is read, for payloads that stay where they are; texts stay there too.
+
+        False where a field is not stored alike in all of them: then each batch is better off by itself.
+        """
+        for name, kind in self.learnt.types.items():
+            if isinstance(kind, Array):
+                if self.layout(name) is None:
+                    return False
+                self.array_starts(name)
+            elif is_plain(kind):
+                walked = self.field(name)
+                self._values[name] = None if walked is None else values_in_place(self.raw.data, walked, kind)
+                if self._values[name] is None:
+                    return False
+        self._given = None  # nobody asks any more
+        return True
 
     def layout(self, name: str) -> ArrayLayout | None:
         """How an array field is stored, where it is stored alike in all samples."""
@@ -168,21 +186,24 @@ class PayloadRun(Generic[T]):
         return found.view(layout.dtype).reshape(len(found), *layout.shape)
 
     def _new_layout(self, name: str) -> ArrayLayout | None:
-        start, size = int(self.whole.starts[0]), int(self.whole.sizes[0])
-        steps = steps_of(memoryview(self.whole.data)[start : start + size])
-        step = next(step for step in steps if step.name == name)
+        step = next(step for step in steps_of(self.payload(0)) if step.name == name)
         if step.array is None or step.array.order != "C" or step.array.nbytes == 0:
             return None
         self.sample(0)  # raises where the class does not allow such an array
         return ArrayLayout(step.head, step.array.dtype, step.array.shape, step.array.nbytes)
 
+    def payload(self, row: int) -> memoryview:
+        """One sample as it is stored."""
+        start, size = int(self.whole.starts[row]), int(self.whole.sizes[row])
+        return memoryview(self.whole.data)[start : start + size]
+
     def sample(self, row: int) -> T:
         """One sample, unpacked."""
-        start, size = int(self.whole.starts[row]), int(self.whole.sizes[row])
         try:
-            return unpack(self.learnt.sample_type, memoryview(self.whole.data)[start : start + size])
+            return unpack(self.learnt.sample_type, self.payload(row))
         except ShoalError as error:
-            raise error.at(shard=self.raw.url(row), key=self.raw.keys()[row]) from error.__cause__
+            key = self.raw.keys(slice(row, row + 1))[0]
+            raise error.at(shard=self.raw.url(row), key=key) from error.__cause__
 
 
 class TypedColumns(Generic[T]):
@@ -212,12 +233,20 @@ class TypedColumns(Generic[T]):
     @classmethod
     def of(cls, samples: list[T]) -> TypedColumns[T]:
         """Columns of samples that are already there: they are packed, so that both kinds behave alike."""
-        payloads = [pack(sample) for sample in samples]
-        sizes = np.array([len(payload) for payload in payloads], np.int64)
-        keys = pa.array([""] * len(samples))
-        made = cls.over(RawField(b"".join(payloads), np.cumsum(sizes) - sizes, sizes, keys, ("",)), type(samples[0]))
+        made = cls._joined(type(samples[0]), [pack(sample) for sample in samples], [""] * len(samples))
         made.__dict__["samples"] = list(samples)  # themselves: one that is unpacked may compute something once more
         return made
+
+    @classmethod
+    def _joined(cls, sample_type: type[T], payloads: list[bytes], keys: list[str]) -> TypedColumns[T]:
+        sizes = np.array([len(payload) for payload in payloads], np.int64)
+        raw = RawField(b"".join(payloads), np.cumsum(sizes) - sizes, sizes, pa.array(keys, pa.string()), ("",))
+        return cls.over(raw, sample_type)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What goes to another process: the payloads of these samples alone, and their keys."""
+        payloads = [bytes(run.payload(row)) for run, row in self._places()]
+        return TypedColumns._joined, (self.sample_type, payloads, self.keys)
 
     def __len__(self) -> int:
         return sum(self._counts)
@@ -235,7 +264,7 @@ class TypedColumns(Generic[T]):
     @functools.cached_property
     def samples(self) -> list[T]:
         """The samples themselves."""
-        return [run.sample(row) for run, rows in self._parts for row in np.arange(len(run))[rows].tolist()]
+        return [run.sample(row) for run, row in self._places()]
 
     def column(self, name: str, ragged: Ragged = "list") -> Any:
         """One field of all samples: an array where it is an array field, else a list."""
@@ -255,9 +284,13 @@ class TypedColumns(Generic[T]):
         try:
             return getattr(self.samples[number], name)
         except ShoalError as error:
-            places = [(run.raw, row) for run, rows in self._parts for row in np.arange(len(run))[rows].tolist()]
-            raw, row = places[number]
-            raise error.at(shard=raw.url(row) or None, key=raw.keys()[row] or None) from error.__cause__
+            run, row = self._places()[number]
+            key = run.raw.keys(slice(row, row + 1))[0]
+            raise error.at(shard=run.raw.url(row) or None, key=key or None) from error.__cause__
+
+    def _places(self) -> list[tuple[PayloadRun[T], int]]:
+        """Where each sample is."""
+        return [(run, row) for run, rows in self._parts for row in _numbers(run, rows)]
 
     def _plain(self, name: str) -> list[Any] | None:
         found: list[Any] = []
@@ -307,6 +340,10 @@ class TypedColumns(Generic[T]):
 
 def _count(run: PayloadRun[Any], rows: Rows) -> int:
     return len(range(len(run))[rows]) if isinstance(rows, slice) else len(rows)
+
+
+def _numbers(run: PayloadRun[Any], rows: Rows) -> list[int]:
+    return list(range(len(run))[rows]) if isinstance(rows, slice) else rows.tolist()
 
 
 @functools.cache

@@ -6,6 +6,7 @@ archive, ``_keys`` groups members into samples, ``_build`` makes an index of wha
 without an index. ``_write`` writes, ``_verify`` finds what is wrong.
 """
 
+from ._arrow import as_arrow
 from ._build import build_index
 from ._compress import COMPRESSIONS, Compression, decompressed, reader_stream, sniff
 from ._copy import copy_samples
@@ -108,6 +109,7 @@ __all__ = [
     "WidsShard",
     "WriteOptions",
     "WrittenShard",
+    "as_arrow",
     "build_index",
     "cached_index_url",
     "can_copy",

@@ -77,6 +77,7 @@ class Resident:
         self._urls = tuple(shard.url for shard in shards)
         self._shard_of = np.repeat(np.arange(len(shards)), list(map(len, shards)))
         self._place_blocks()
+        self._is_full = False
         self._parts: dict[str, _Part] = {}
         self._lock = threading.Lock()
 
@@ -105,6 +106,12 @@ class Resident:
     def full_share(self) -> float:
         """How much of it was read already."""
         return float((self._states == _FULL).mean()) if len(self._states) else 1.0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether all of it was read, and found to be whole."""
+        self._is_full = self._is_full or bool((self._states == _FULL).all())
+        return self._is_full
 
     def wanted(self, source: ShardSource, fields: Sequence[str] | None) -> tuple[str, ...] | None:
         """Which fields ``source``, over the same shards, reads of a sample, if every sample has them; else None."""
@@ -151,6 +158,13 @@ class Resident:
         keys = self._keys.take(as_arrow(rows))
         return RawField(memoryview(data or b""), starts, part.sizes[rows], keys, self._urls, self._shard_of[rows])
 
+    def raw(self, field: str) -> RawField | None:
+        """One field of all samples, where it lies; None where a sample lacks it, or not all was read yet."""
+        part = self._part(field)
+        if part.lying is None or not self.is_full:
+            return None
+        return RawField(self._view, part.starts, part.sizes, self._keys, self._urls, self._shard_of)
+
     # ------------------------------------------------------------------------------------------------- what is where
 
     def _place_blocks(self) -> None:
@@ -185,10 +199,9 @@ class Resident:
 
     def _fetch(self, rows: Int64, names: Sequence[str]) -> None:
         """Have these fields of these samples in memory."""
-        outside = (rows < 0) | (rows >= len(self._keys))
-        if outside.any():
-            expected = f"0 to {len(self._keys) - 1}"
-            raise PositionError("no sample at this position", expected=expected, found=int(rows[outside][0]))
+        self.check(rows)
+        if self._is_full:
+            return
         blocks = self._block_of[rows]
         missing = self._states[blocks] != _FULL
         if not missing.any():
@@ -198,6 +211,13 @@ class Resident:
         missing = self._states[blocks] != _FULL
         if missing.any():
             self._fetch_alone(rows[missing], names)
+
+    def check(self, rows: Int64) -> None:
+        """Raise PositionError where one of these samples is not there."""
+        outside = rows.view(np.uint64) >= len(self._keys)  # as such, negative ones are very large
+        if outside.any():
+            expected = f"0 to {len(self._keys) - 1}"
+            raise PositionError("no sample at this position", expected=expected, found=int(rows[outside][0]))
 
     def _claimed(self, blocks: Int64) -> Iterator[int]:
         """Some blocks that nobody reads yet: those that most samples are in."""
