@@ -100,6 +100,19 @@ def test_a_text_that_may_be_missing_is_left_to_batches() -> None:
     assert TypedColumns([(run, np.array([1, 0]))]).column("text") == ["b", "a"]
 
 
+def test_a_sample_that_its_class_does_not_allow_is_told_by_who_reads_it() -> None:
+    @shoal.packable
+    class Other:
+        values: NDArray[np.float64]
+        text: str
+        data: bytes
+        number: int
+        weight: float
+        good: bool
+
+    assert settled_run(raw_of([pack(row(1)), pack(row(2))]), Learnt(Other)) is None
+
+
 def test_a_reader_goes_over_to_it_when_all_is_in_memory(tmp_path: pathlib.Path) -> None:
     shoal.write_samples(map(row, range(400)), tmp_path / "x.tar")
     source = shoal.Dataset[Row](str(tmp_path / "x.tar")).source

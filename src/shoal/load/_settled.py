@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeVar
 
-from shoal.errors import DecodeError
+from shoal.errors import DecodeError, ShoalError
 from shoal.shard import RawField
 
 from ._typed import Learnt, PayloadRun
@@ -19,10 +19,13 @@ _AT_ONCE = 1 << 14
 
 
 def settled_run(raw: RawField, learnt: Learnt[T]) -> PayloadRun[T] | None:
-    """All payloads with their fields found; None where they are not stored alike."""
+    """All payloads with their fields found; None where they are not stored alike, or one is not as its class says."""
     walked = _walked(raw)
     run = None if walked is None else PayloadRun(raw, learnt, walked=walked)
-    return run if run is not None and run.settled() else None
+    try:
+        return run if run is not None and run.settled() else None
+    except ShoalError:  # of a sample that a view may leave out: whoever reads it says so
+        return None
 
 
 def _walked(raw: RawField) -> Mapping[str, Walked] | None:
