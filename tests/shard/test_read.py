@@ -25,6 +25,7 @@ from shoal.errors import (
     PositionError,
     SampleKeyError,
     ShoalError,
+    ShoalWarning,
     StaleIndexError,
     TarError,
     TruncatedError,
@@ -179,7 +180,8 @@ def open_files():
     return psutil.Process().num_fds()
 
 
-def test_hundreds_of_shards_need_few_open_files(tmp_path):
+def test_hundreds_of_shards_need_few_open_files(tmp_path, monkeypatch):
+    monkeypatch.setattr("shoal.shard._open_shards.most_open", lambda: 128)
     samples = rows(300, size=10)
     write(tmp_path, samples, max_samples=1)
     before = open_files()
@@ -675,6 +677,15 @@ def test_a_cached_index_that_is_damaged_is_made_again(tmp_path, damage):
     assert len(cached) == 1
     cached[0].write_bytes(damage)
     assert streamed(source_of(tmp_path)) == rows(5)
+
+
+def test_a_cache_that_cannot_be_written_costs_time_and_a_warning_only(tmp_path, monkeypatch):
+    (tmp_path / "a.tar").write_bytes(tar_of(members_of(rows(5))))
+    (tmp_path / "file").write_bytes(b"in the way")
+    monkeypatch.setenv("SHOAL_CACHE", str(tmp_path / "file"))
+    for _ in range(2):
+        with pytest.warns(ShoalWarning, match="indexes cannot be kept in the cache.*SHOAL_CACHE"):
+            assert len(source_of(tmp_path / "a.tar")) == 5
 
 
 def test_an_index_that_was_removed_is_made_again(tmp_path):

@@ -193,6 +193,16 @@ def test_typed_batches_are_the_same_with_and_without(tmp_path: pathlib.Path) -> 
             assert (left.name, left.weight, left.keys) == (right.name, right.weight, right.keys)
 
 
+def test_typed_arrays_of_several_lengths_are_the_same_with_and_without(tmp_path: pathlib.Path) -> None:
+    points = [Point(np.full(number % 5, number, np.float32), "n", 0.5) for number in range(300)]
+    shoal.write_samples(points, tmp_path / "ragged" / "x.tar")
+    dataset = shoal.Dataset[Point](str(tmp_path / "ragged" / "x.tar"))
+    kept = DataLoader(dataset, batch_size=32, shuffle=True, seed=3)
+    alone = DataLoader(dataset, batch_size=32, shuffle=True, seed=3, num_workers=0, memory_budget=1000)
+    for left, right in zip(kept, alone, strict=True):
+        assert [array.tolist() for array in left.at] == [array.tolist() for array in right.at]
+
+
 def test_a_value_that_cannot_be_decoded_is_named(tmp_path: pathlib.Path) -> None:
     with shoal.ShardWriter(str(tmp_path / "bad" / "x-%03d.tar")) as writer:
         for number in range(10):

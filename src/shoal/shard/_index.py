@@ -19,14 +19,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shoal.errors import ShardIndexError, StaleIndexError
-from shoal.store import local_path, scheme_of, store_for
+from shoal.store import ObjectInfo, local_path, scheme_of, store_for
 
 from ._arrow import as_arrow, as_numpy
 from ._index_check import CRC, check_content, check_texts, content_crc
 from ._index_parts import EXTENT_ROLES, IndexParts, parts_of
 from ._keys import WEBDATASET_RULE, KeyRule
 
-__all__ = ["Blocks", "Extents", "IndexFacts", "ShardIndex", "decode_index", "encode_index", "load_index", "save_index"]
+__all__ = [
+    "Blocks",
+    "Extents",
+    "IndexFacts",
+    "KnownIndex",
+    "LongExtents",
+    "ShardIndex",
+    "decode_index",
+    "encode_index",
+    "load_index",
+    "save_index",
+]
 
 UInt64 = npt.NDArray[np.uint64]
 UInt32 = npt.NDArray[np.uint32]
@@ -129,6 +140,14 @@ class ShardIndex:
                 shard=url,
                 hint=_REINDEX,
             )
+
+
+@dataclass(frozen=True, slots=True)
+class KnownIndex:
+    """The index of an object in a certain state."""
+
+    info: ObjectInfo
+    index: ShardIndex
 
 
 _REINDEX = "index it again with `shoal index`"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import warnings
 
-from shoal.errors import ObjectNotFoundError, ShardIndexError, StoreError
+from shoal.errors import ObjectNotFoundError, ShardIndexError, ShoalWarning, StoreError
 from shoal.store import (
     FarReader,
     HeldReader,
@@ -28,7 +29,7 @@ from ._compress import sniff, unpacked_cache
 from ._crc import crc32
 from ._feed import ReaderFeed
 from ._header import BLOCK
-from ._index import IndexFacts, ShardIndex, load_index, save_index
+from ._index import IndexFacts, KnownIndex, ShardIndex, load_index, save_index
 from ._keys import WEBDATASET_RULE, KeyRule
 from ._shard import Shard
 
@@ -60,17 +61,21 @@ def open_shard(
     verify: bool = True,
     sidecar: str | None = None,
     cache: str | None = None,
+    known: KnownIndex | None = None,
 ) -> Shard:
     """Open a shard for random access.
 
     Its index is ``sidecar`` where one is named, else the one beside it; where that is not there, or was made by another
     rule, the one in the user's cache, else one made now by a scan and kept in the cache. An index that does not fit the
     tar raises StaleIndexError when it is a sidecar, and is made again when it is our own cached one. ``cache`` says
-    what of a far shard is kept on disk, its index too; None is what ``store.configure`` says.
+    what of a far shard is kept on disk, its index too; None is what ``store.configure`` says. What was ``known`` of the
+    shard serves again where it has not changed since.
     """
     cache = options_for(url).cache if cache is None else cache
     reader = cached_reader(store_for(url).open(url), cache)
     try:
+        if known is not None and known.info == reader.info:
+            return _opened(url, known.index, reader, verify)
         found = _sidecar(url, sidecar, rule) if cache is None else _kept_sidecar(url, sidecar, rule, reader)
         if found is not None:
             _check_fits(found, reader)
@@ -165,7 +170,8 @@ def _opened(url: str, index: ShardIndex, reader: ObjectReader, verify: bool) -> 
     far = HeldReader(reader) if isinstance(reader, FarReader) else None
     data = _bytes(reader if far is None else far, index)
     is_packed = index.facts.compression is not None and isinstance(data, PlainBytes)  # read from where it was unpacked
-    return Shard(url, index, data, verify=verify, far=None if is_packed else far)
+    known = KnownIndex(reader.info, index)
+    return Shard(url, index, data, verify=verify, far=None if is_packed else far, known=known)
 
 
 def _bytes(reader: ObjectReader, index: ShardIndex) -> TarBytes:
@@ -188,8 +194,17 @@ def _open_foreign(url: str, reader: ObjectReader, rule: KeyRule, verify: bool) -
     index = fitting_index(cached, reader)
     if index is None:
         index = index_shard(reader, rule)
-        save_index(index, cached)
+        _keep(index, cached)
     return _opened(url, index, reader, verify)
+
+
+def _keep(index: ShardIndex, url: str) -> None:
+    """Store an index in the cache; one that cannot be written costs time, nothing else."""
+    try:
+        save_index(index, url)
+    except StoreError as error:
+        told = f"indexes cannot be kept in the cache and are made again each time: {error.problem}"
+        warnings.warn(f"{told}; set SHOAL_CACHE to a folder that can be written", ShoalWarning, stacklevel=2)
 
 
 def cached_index_url(reader: ObjectReader, rule: KeyRule) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,7 +28,8 @@ class RawField:
     data: Buffer
     starts: Int64
     sizes: Int64
-    key_array: pa.StringArray
+    key_array: pa.StringArray | Callable[[], pa.StringArray]
+    """The samples' keys, or what makes them: few ask for them."""
     urls: tuple[str, ...]
     """The shards the samples are of."""
     shard_numbers: Int64 | None = None
@@ -38,11 +39,14 @@ class RawField:
         return len(self.starts)
 
     def keys(self, rows: Int64 | slice = slice(None)) -> list[str]:
-        """The keys of these samples. Few ask for them, so they are not made before."""
-        keys: list[str] = (
-            self.key_array[rows] if isinstance(rows, slice) else self.key_array.take(as_arrow(rows))
-        ).to_pylist()
+        """The keys of these samples."""
+        every = self.all_keys()
+        keys: list[str] = (every[rows] if isinstance(rows, slice) else every.take(as_arrow(rows))).to_pylist()
         return keys
+
+    def all_keys(self) -> pa.StringArray:
+        """The keys of all samples, as Arrow has them."""
+        return self.key_array() if callable(self.key_array) else self.key_array
 
     def url(self, row: int) -> str:
         """The shard one sample is of."""
@@ -51,7 +55,7 @@ class RawField:
     def take(self, rows: Int64) -> RawField:
         """Some of the samples, over the same bytes."""
         numbers = None if self.shard_numbers is None else self.shard_numbers[rows]
-        keys = self.key_array.take(as_arrow(rows))
+        keys = self.all_keys().take(as_arrow(rows))
         return RawField(self.data, self.starts[rows], self.sizes[rows], keys, self.urls, numbers)
 
 
@@ -73,7 +77,7 @@ def join_raw(parts: Sequence[RawField]) -> RawField:
         data,
         np.concatenate(starts),
         np.concatenate([part.sizes for part in parts]),
-        pa.concat_arrays([part.key_array for part in parts]),
+        pa.concat_arrays([part.all_keys() for part in parts]),
         *_shards_of(parts),
     )
 

@@ -20,6 +20,7 @@ from shoal.errors import PositionError
 from ._arrow import as_arrow
 from ._crc import crc32
 from ._index import LongExtents
+from ._open_shards import most_open
 from ._raw import RawField
 from ._shard import Shard, damaged
 from ._source import ShardSource
@@ -28,8 +29,6 @@ __all__ = ["Resident"]
 
 Int64 = npt.NDArray[np.int64]
 
-_MOST_SHARDS = 128
-"""Each one's file stays open."""
 BLOCKS_AT_ONCE = 4
 """Blocks that are read whole for one call: what it costs more than its own samples is bounded by it."""
 _EMPTY, _CLAIMED, _FULL, _DAMAGED = range(4)
@@ -84,7 +83,7 @@ class Resident:
     @classmethod
     def over(cls, source: ShardSource, most_bytes: int) -> Resident | None:
         """All shards of a source; None where they take more memory, or do not all have the same fields in blocks."""
-        if not source.shards or len(source.shards) > _MOST_SHARDS:
+        if not source.shards or len(source.shards) > most_open():
             return None
         if sum(ref.size or 0 for ref in source.shards) > most_bytes:  # before any of them is opened
             return None
@@ -156,7 +155,8 @@ class Resident:
         _, offsets, data = taken.buffers()
         starts = np.frombuffer(offsets, np.int64, len(rows)) if len(rows) else np.empty(0, np.int64)
         keys = self._keys.take(as_arrow(rows))
-        return RawField(memoryview(data or b""), starts, part.sizes[rows], keys, self._urls, self._shard_of[rows])
+        view = memoryview(data or b"").cast("B")  # an Arrow buffer counts its bytes from -128
+        return RawField(view, starts, part.sizes[rows], keys, self._urls, self._shard_of[rows])
 
     def raw(self, field: str) -> RawField | None:
         """One field of all samples, where it lies; None where a sample lacks it, or not all was read yet."""

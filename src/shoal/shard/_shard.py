@@ -20,16 +20,18 @@ from ._crc import crc32
 from ._cut import Cuts, read_cut
 from ._edges import Edges, edges_from
 from ._heap import keep_freed_memory
-from ._index import Blocks, Extents, LongExtents, ShardIndex
+from ._index import Blocks, Extents, KnownIndex, LongExtents, ShardIndex
 from ._plan import plan_reads
 from ._raw import RawField
 from ._rows import Decoders, Sample, block_rows, decode_rows, scattered_rows, whole_rows
 
-__all__ = ["Shard", "damaged"]
+__all__ = ["FEW", "Shard", "damaged"]
 
 Int64 = npt.NDArray[np.int64]
 _NO_DECODERS: Decoders = {}
 _FAR = np.int64(1 << 62)
+FEW = 8
+"""Rows that are quicker read one by one than as columns."""
 
 
 class Shard:
@@ -40,11 +42,19 @@ class Shard:
     """
 
     def __init__(
-        self, url: str, index: ShardIndex, data: TarBytes, *, verify: bool = True, far: HeldReader | None = None
+        self,
+        url: str,
+        index: ShardIndex,
+        data: TarBytes,
+        *,
+        verify: bool = True,
+        far: HeldReader | None = None,
+        known: KnownIndex | None = None,
     ) -> None:
         keep_freed_memory()
         self.url = url
         self.index = index
+        self.known = known
         self._far = far
         self._data = data
         self._verify = verify
@@ -150,6 +160,8 @@ class Shard:
         if len(rows) == 1 or isinstance(self.index.fields, LongExtents):
             samples = [self._one_row(row, fields) for row in rows.tolist()]
             names = list({name for sample in samples for name in sample})
+        elif len(rows) <= FEW and self._has_near_samples and self._is_whole(fields):
+            names, samples = list(self.index.fields), [self._one_row(row, None) for row in rows.tolist()]
         else:
             names = [name for name in self.index.fields if fields is None or name in fields]
             samples = self._wide_rows(rows, names)
@@ -158,6 +170,19 @@ class Shard:
         except ShoalError as error:
             raise self._located(error, rows, fields, decoders) from error.__cause__
         return samples
+
+    @property
+    def is_near(self) -> bool:
+        """Whether small reads one after the other cost little: from a file as it lies."""
+        return self.far is None and self._data.scatters
+
+    @property
+    def _has_near_samples(self) -> bool:
+        return self.is_near and self.index.blocks is not None
+
+    def read_each(self, starts: Sequence[int], stops: Sequence[int]) -> list[bytes]:
+        """Ranges of the tar, each by a read of its own where it is near. Raises TruncatedError."""
+        return self._data.read_many(starts, stops)
 
     def _wide_rows(self, rows: Int64, names: list[str]) -> list[Sample]:
         extents = [self.index.fields[name] for name in names]

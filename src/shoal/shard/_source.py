@@ -5,10 +5,8 @@ from __future__ import annotations
 import bisect
 import copy
 import functools
-import threading
-import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -17,14 +15,17 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shoal.errors import ManifestError, PositionError, SampleKeyError
-from shoal.store import ObjectReader, is_far
+from shoal.store import ObjectReader, asked_early, is_far, options_for
 
 from ._arrow import as_arrow
 from ._cut import Cuts
+from ._few import raw_few
 from ._in_order import stream_raw, stream_samples
+from ._index import KnownIndex
 from ._keys import WEBDATASET_RULE, KeyRule, key_hint
 from ._manifest import Manifest
 from ._open import open_indexed, open_shard
+from ._open_shards import OpenShards
 from ._policy import ErrorLog
 from ._raw import RawField, join_raw
 from ._rows import Decoders, Sample
@@ -38,7 +39,6 @@ Pick = Callable[[Mapping[str, bool]], Sequence[str] | None]
 Int64 = npt.NDArray[np.int64]
 R = TypeVar("R", RawField, RawField | None)
 _NO_DECODERS: Decoders = {}
-_MOST_OPEN = 128
 
 
 class Source(Protocol):
@@ -101,13 +101,8 @@ class ShardSource:
         self._rule = rule
         self._verify = verify
         self._cache = cache
-        self._open: OrderedDict[int, Shard] = OrderedDict()
-        self._opening: dict[int, threading.Lock] = {}
-        self._alive: weakref.WeakValueDictionary[int, Shard] = weakref.WeakValueDictionary()
-        """Those that are in use: who fetches ahead and who reads should speak of the same one."""
-        self._counts: dict[int, int] = {}
+        self._open = OpenShards(functools.partial(_open_one, self.shards, rule, verify, cache))
         self._starts: Int64 | None = None
-        self._lock = threading.RLock()
         self._pick: Pick | None = None
         self._picked: dict[int, Sequence[str] | None] = {}
 
@@ -156,7 +151,7 @@ class ShardSource:
 
     def _count(self, number: int, ref: ShardRef) -> int:
         known = self._known(ref)
-        known = self._counts.get(number) if known is None else known  # it may have been open, and be closed again
+        known = self._open.count(number) if known is None else known
         return len(self.shard(number)) if known is None else known
 
     def _known(self, ref: ShardRef) -> int | None:
@@ -165,29 +160,7 @@ class ShardSource:
 
     def shard(self, number: int) -> Shard:
         """An open shard. Raises ManifestError when it holds another number of samples than the manifest says."""
-        with self._lock:
-            found = self._open.get(number, self._alive.get(number))
-            if found is not None:
-                self._open[number] = found
-                self._open.move_to_end(number)
-                self._close_least_used()
-                return found
-            opening = self._opening.setdefault(number, threading.Lock())
-        with opening:  # one a shard: who reads another one does not wait
-            found = self._open.get(number)
-            return self._keep(number, self._opened(self.shards[number])) if found is None else found
-
-    def _keep(self, number: int, shard: Shard) -> Shard:
-        with self._lock:
-            self._open[number] = self._alive[number] = shard
-            self._counts[number] = len(shard)
-            self._opening.pop(number, None)
-            self._close_least_used()
-        return shard
-
-    def _close_least_used(self) -> None:
-        if len(self._open) > _MOST_OPEN:
-            self._open.popitem(last=False)  # closed when its last reader lets go of it
+        return self._open[number]
 
     def is_foreign(self, number: int) -> bool:
         """Whether a shard is far, may have no index, and was not opened yet: one pass over it may be enough."""
@@ -201,25 +174,11 @@ class ShardSource:
             return self.shard(number)
         ref = self.shards[number]
         found = open_indexed(ref.url, rule=self._rule, verify=self._verify, cache=self._cache)
-        return self._keep(number, found) if isinstance(found, Shard) else found
+        return self._open.keep(number, found) if isinstance(found, Shard) else found
 
     def shard_of(self, number: int) -> Shard:
         """The open shard of a sample."""
         return self.shard(bisect.bisect_right(self._start_list, number) - 1)
-
-    def _opened(self, ref: ShardRef) -> Shard:
-        shard = open_shard(ref.url, rule=self._rule, verify=self._verify, sidecar=ref.sidecar, cache=self._cache)
-        expected = self._known(ref)
-        if expected is not None and len(shard) != expected:
-            shard.close()
-            raise ManifestError(
-                "a shard holds another number of samples than its dataset says",
-                expected=expected,
-                found=len(shard),
-                shard=ref.url,
-                hint="was the dataset written anew? open it again",
-            )
-        return shard
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -303,7 +262,8 @@ class ShardSource:
 
     def raw_rows(self, rows: Int64, field: str) -> RawField:
         """One field of the samples with these numbers, in this order."""
-        return self._by_shard(rows, lambda shard, own, _: shard.raw_rows(own, field))
+        few = raw_few(self.shard, self.starts, self._checked(rows), field)
+        return few if few is not None else self._by_shard(rows, lambda shard, own, _: shard.raw_rows(own, field))
 
     def raw_cut(
         self, rows: Int64, field: str, cuts: Cuts, outs: Sequence[memoryview], threads: int = 1
@@ -375,7 +335,28 @@ class ShardSource:
 
     def close(self) -> None:
         """Give all files back."""
-        with self._lock:
-            for shard in self._open.values():
-                shard.close()
-            self._open.clear()
+        self._open.close()
+
+
+def _open_one(
+    shards: Sequence[ShardRef], rule: KeyRule, verify: bool, cache: str | None, number: int, known: KnownIndex | None
+) -> Shard:
+    ref = shards[number]
+    with _index_early(ref, cache) if known is None and is_far(ref.url) else nullcontext():
+        shard = open_shard(ref.url, rule=rule, verify=verify, sidecar=ref.sidecar, cache=cache, known=known)
+    if ref.samples is not None and ref.rule == rule and len(shard) != ref.samples:
+        shard.close()
+        raise ManifestError(
+            "a shard holds another number of samples than its dataset says",
+            expected=ref.samples,
+            found=len(shard),
+            shard=ref.url,
+            hint="was the dataset written anew? open it again",
+        )
+    return shard
+
+
+def _index_early(ref: ShardRef, cache: str | None) -> AbstractContextManager[None]:
+    """The index of a far shard comes with the beginning of the shard, not after it; unless a cache may have it."""
+    cache = options_for(ref.url).cache if cache is None else cache
+    return nullcontext() if ref.sidecar is None or cache is not None else asked_early(ref.sidecar)
