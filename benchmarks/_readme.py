@@ -60,7 +60,7 @@ _LOADERS: _Table = (
             "20 KB raw samples",
             "{loader_raw | shoal, auto | x webdataset}",
             "{loader_raw | shoal, auto | x the best peer}",
-            "{loader_raw | shoal, auto | of the limit} (`readinto`)",
+            "{loader_raw | shoal, auto | of the limit} (bytes cut from memory)",
         ),
         (
             "64 floats + text + number",

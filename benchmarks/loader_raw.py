@@ -35,15 +35,16 @@ from ._loader_table import HEADER, loader_rows, readinto_rate
 from ._loader_turns import Loader, take_turns
 from ._measure import Question
 
-__all__ = ["LOADERS", "raw_tars", "run"]
+__all__ = ["LOADERS", "columns", "counted", "fields", "raw_tars", "run", "samples"]
 
 BATCH = 64
 SHARDS = 8
 SAMPLES = 10_000
 FIELDS = ("jpg", "json", "cls")
+_CUT = "limit: bytes cut from memory"
 
 
-def _samples() -> Iterator[dict[str, Any]]:
+def samples() -> Iterator[dict[str, Any]]:
     """All fields as bytes: nobody decodes anything."""
     for sample in image_samples(SAMPLES):
         text = json.dumps(sample["json"]).encode()
@@ -57,30 +58,30 @@ def raw_tars() -> str:
 
 def _write_tars(folder: str) -> None:
     os.makedirs(folder)
-    samples, most = _samples(), SAMPLES // SHARDS
+    every, most = samples(), SAMPLES // SHARDS
     for number in range(SHARDS):
         with open(f"{folder}/{number:06d}.tar", "wb") as file, webdataset.TarWriter(file, mtime=0) as writer:
-            for sample in itertools.islice(samples, most):
+            for sample in itertools.islice(every, most):
                 writer.write(sample)
 
 
-def _fields() -> Iterator[dict[str, bytes]]:
-    return ({name: sample[name] for name in FIELDS} for sample in _samples())
+def fields() -> Iterator[dict[str, bytes]]:
+    return ({name: sample[name] for name in FIELDS} for sample in samples())
 
 
 def _mds() -> str:
-    return made("raw/mds", lambda folder: write_mds(folder, dict.fromkeys(FIELDS, "bytes"), _fields()))
+    return made("raw/mds", lambda folder: write_mds(folder, dict.fromkeys(FIELDS, "bytes"), fields()))
 
 
 def _litdata() -> str:
-    return made("raw/litdata", lambda folder: write_litdata(folder, _fields(), "16MB"))
+    return made("raw/litdata", lambda folder: write_litdata(folder, fields(), "16MB"))
 
 
-def _columns(samples: list[dict[str, Any]]) -> dict[str, list[Any]]:
-    return {name: [sample[name] for sample in samples] for name in FIELDS}
+def columns(some: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    return {name: [sample[name] for sample in some] for name in FIELDS}
 
 
-def _counted(batches: Iterable[dict[str, Any]]) -> Iterator[int]:
+def counted(batches: Iterable[dict[str, Any]]) -> Iterator[int]:
     """How many samples are in each batch. All of its bytes are here by now."""
     return (len(batch["jpg"]) for batch in batches)
 
@@ -88,29 +89,29 @@ def _counted(batches: Iterable[dict[str, Any]]) -> Iterator[int]:
 def _shoal(workers: Any) -> Iterator[int]:
     dataset = shoal.Dataset(f"{raw_tars()}/*.tar", decode=False)
     with DataLoader(dataset, batch_size=BATCH, shuffle=True, num_workers=workers) as loader:
-        yield from _counted(loader.repeat())
+        yield from counted(loader.repeat())
 
 
 def _webdataset(workers: int) -> Iterator[int]:
-    yield from _counted(webdataset_batches(raw_tars(), BATCH, _columns, None, workers))
+    yield from counted(webdataset_batches(raw_tars(), BATCH, columns, None, workers))
 
 
 def _streaming(workers: int) -> Iterator[int]:
-    yield from _counted(streaming_batches(_mds(), BATCH, _columns, None, workers))
+    yield from counted(streaming_batches(_mds(), BATCH, columns, None, workers))
 
 
 def _lit(workers: int) -> Iterator[int]:
-    yield from _counted(litdata_batches(_litdata(), BATCH, _columns, None, workers))
+    yield from counted(litdata_batches(_litdata(), BATCH, columns, None, workers))
 
 
 def _huggingface(workers: int) -> Iterator[int]:
     files = {"train": sorted(glob.glob(f"{raw_tars()}/*.tar"))}
     stream = datasets.load_dataset("webdataset", data_files=files, split="train", streaming=True).decode(False)
-    yield from _counted(huggingface_batches(stream, BATCH, _columns, None, workers))
+    yield from counted(huggingface_batches(stream, BATCH, columns, None, workers))
 
 
 def _spdl() -> Iterator[int]:
-    yield from _counted(spdl_batches(raw_tars(), BATCH, _columns, None, _grouped))
+    yield from counted(spdl_batches(raw_tars(), BATCH, columns, None, _grouped))
 
 
 def _grouped(members: Iterable[tuple[str, memoryview]]) -> list[dict[str, bytes]]:
@@ -121,13 +122,13 @@ def _grouped(members: Iterable[tuple[str, memoryview]]) -> list[dict[str, bytes]
 
 def _cut() -> Iterator[int]:
     """All files in memory, every member's place known, the order too: what is left is to make the bytes."""
-    whole, samples = _in_memory()
+    whole, places = _in_memory()
     view = memoryview(whole)
     while True:
-        random.shuffle(samples)
+        random.shuffle(places)
         for start in range(0, SAMPLES, BATCH):
-            columns = zip(*samples[start : start + BATCH], strict=True)
-            batch = [[bytes(view[begin:end]) for begin, end in column] for column in columns]
+            wanted = zip(*places[start : start + BATCH], strict=True)
+            batch = [[bytes(view[begin:end]) for begin, end in column] for column in wanted]
             yield len(batch[0])
 
 
@@ -149,7 +150,7 @@ LOADERS = (
     *(Loader(f"litData, {workers} workers", partial(_lit, workers), _litdata) for workers in (0, WORKERS)),
     *(Loader(f"datasets, {workers} workers", partial(_huggingface, workers), raw_tars) for workers in (0, WORKERS)),
     Loader("SPDL, 2 threads", _spdl, raw_tars),
-    Loader("limit: bytes cut from memory", _cut, raw_tars),
+    Loader(_CUT, _cut, raw_tars),
 )
 
 
@@ -160,15 +161,18 @@ def run(rounds: int = 5, seconds: float = 1.0) -> Question:
         f"Shuffled batches of {BATCH} samples of 20 KB jpg, json and cls, undecoded, as bytes in the caller's process, "
         f"from warm local files (read in order once before, from the disk). "
         f"`workers` are processes for the peers and threads for shoal and SPDL. datasets "
-        "decodes the JSON, it cannot be told not to. The limit is `readinto` of the same files into one buffer, by one "
-        "thread; beside it, what a loop makes that has all files in memory and only has to cut the bytes.",
+        "decodes the JSON, it cannot be told not to. The limit is a loop that has all files in memory and knows what "
+        "lies where, so that it only has to cut the bytes; `readinto` of the same files into one buffer, which makes "
+        "no samples, stands beside it.",
         HEADER,
     )
     for loader in LOADERS:
         loader.prepare()
     found = take_turns("benchmarks.loader_raw", [loader.name for loader in LOADERS], rounds, seconds)
     tars = glob.glob(f"{raw_tars()}/*.tar")
-    question.rows.extend(loader_rows(found, sum(map(os.path.getsize, tars)) / SAMPLES, readinto_rate(tars, SAMPLES)))
+    cut, whole = found[_CUT].rate, readinto_rate(tars, SAMPLES)
+    question.rows.extend(loader_rows(found, sum(map(os.path.getsize, tars)) / SAMPLES, cut))
+    question.rows.append(("limit: readinto", f"{whole:,.0f}", "", "", f"{whole / cut:.2f}", "", ""))
     return question
 
 

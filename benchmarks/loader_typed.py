@@ -33,7 +33,7 @@ from ._loader_table import HEADER, loader_rows, readinto_rate
 from ._loader_turns import Loader, take_turns
 from ._measure import Question
 
-__all__ = ["LOADERS", "Fact", "run", "typed_tars"]
+__all__ = ["LOADERS", "Fact", "columns", "counted", "rows", "run", "typed_tars", "unpacked"]
 
 BATCH = 256
 SHARDS = 8
@@ -49,7 +49,7 @@ class Fact:
     weight: float
 
 
-def _rows() -> Iterator[dict[str, Any]]:
+def rows() -> Iterator[dict[str, Any]]:
     rng = np.random.default_rng(5)
     for number in range(SAMPLES):
         yield {"values": rng.random(64, np.float32), "label": "label" * (number % 7), "weight": number / 3}
@@ -61,19 +61,19 @@ def typed_tars() -> str:
 
 
 def _write_tars(folder: str) -> None:
-    rows = _rows()
+    every = rows()
     for number in range(SHARDS):
-        some = itertools.islice(rows, SAMPLES // SHARDS)
+        some = itertools.islice(every, SAMPLES // SHARDS)
         shoal.write_samples((Fact(**row) for row in some), f"{folder}/{number:06d}.tar")
 
 
 def _mds() -> str:
     columns = {"values": "ndarray:float32:64", "label": "str", "weight": "float64"}
-    return made("typed/mds", lambda folder: write_mds(folder, columns, _rows()))
+    return made("typed/mds", lambda folder: write_mds(folder, columns, rows()))
 
 
 def _litdata() -> str:
-    return made("typed/litdata", lambda folder: write_litdata(folder, _rows(), "4MB"))
+    return made("typed/litdata", lambda folder: write_litdata(folder, rows(), "4MB"))
 
 
 def _parquet() -> str:
@@ -90,13 +90,13 @@ def _write_parquet(folder: str) -> None:
         }
     )
     os.makedirs(folder)
-    rows = _rows()
+    every = rows()
     for number in range(SHARDS):
-        some = list(itertools.islice(rows, SAMPLES // SHARDS))
+        some = list(itertools.islice(every, SAMPLES // SHARDS))
         datasets.Dataset.from_list(some, features=features).to_parquet(f"{folder}/{number:06d}.parquet")
 
 
-def _columns(samples: list[dict[str, Any]]) -> dict[str, Any]:
+def columns(samples: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "values": np.stack([sample["values"] for sample in samples]),
         "label": [sample["label"] for sample in samples],
@@ -104,13 +104,13 @@ def _columns(samples: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _unpacked(sample: dict[str, Any]) -> dict[str, Any]:
+def unpacked(sample: dict[str, Any]) -> dict[str, Any]:
     """A sample of the tar, as atdata reads one."""
     found: dict[str, Any] = msgpack.unpackb(sample["msgpack"])
     return {**found, "values": np.load(io.BytesIO(found["values"]))}
 
 
-def _counted(batches: Iterable[dict[str, Any]]) -> Iterator[int]:
+def counted(batches: Iterable[dict[str, Any]]) -> Iterator[int]:
     return (len(batch["values"]) for batch in batches)
 
 
@@ -123,25 +123,25 @@ def _shoal(workers: Any) -> Iterator[int]:
 
 
 def _webdataset(workers: int) -> Iterator[int]:
-    yield from _counted(webdataset_batches(typed_tars(), BATCH, _columns, _unpacked, workers))
+    yield from counted(webdataset_batches(typed_tars(), BATCH, columns, unpacked, workers))
 
 
 def _streaming(workers: int) -> Iterator[int]:
-    yield from _counted(streaming_batches(_mds(), BATCH, _columns, None, workers))
+    yield from counted(streaming_batches(_mds(), BATCH, columns, None, workers))
 
 
 def _lit(workers: int) -> Iterator[int]:
-    yield from _counted(litdata_batches(_litdata(), BATCH, _columns, None, workers))
+    yield from counted(litdata_batches(_litdata(), BATCH, columns, None, workers))
 
 
 def _huggingface(workers: int) -> Iterator[int]:
     files = {"train": sorted(glob.glob(f"{_parquet()}/*.parquet"))}
     stream = datasets.load_dataset("parquet", data_files=files, split="train", streaming=True)
-    yield from _counted(huggingface_batches(stream.with_format("numpy"), BATCH, _columns, None, workers))
+    yield from counted(huggingface_batches(stream.with_format("numpy"), BATCH, columns, None, workers))
 
 
 def _spdl() -> Iterator[int]:
-    yield from _counted(spdl_batches(typed_tars(), BATCH, _columns, _unpacked, _grouped))
+    yield from counted(spdl_batches(typed_tars(), BATCH, columns, unpacked, _grouped))
 
 
 def _grouped(members: Iterable[tuple[str, memoryview]]) -> list[dict[str, Any]]:

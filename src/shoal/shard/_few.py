@@ -1,96 +1,151 @@
-"""One field of a few samples of each of many shards: what a shuffled batch is.
+"""A few samples of each of many shards: what a shuffled batch is.
 
 For a few samples, planning reads and checking them as columns takes longer than reading them. So each is read by
-itself, and all of them become one buffer, in the order in which they were asked for.
+itself. Whatever is not as usual gives None, and the shards are asked one by one: they find what is wrong, and tell it.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ._arrow import as_arrow
-from ._crc import crc32
-from ._plan import GAP_BYTES
-from ._raw import RawField
-from ._shard import FEW, Shard, damaged
+from shoal.errors import ShoalError
 
-__all__ = ["raw_few"]
+from ._arrow import text_array
+from ._crc import crc32
+from ._flat import FlatIndex
+from ._raw import RawField
+from ._rows import Decoders, Sample, decode_rows, whole_rows
+from ._shard import Shard
+
+__all__ = ["few_raw", "few_samples", "is_few"]
 
 Int64 = npt.NDArray[np.int64]
+_FAR = np.int64(1 << 62)
+_FEW = 64
+"""Samples of a shard, on average, up to which this is quicker."""
 
 
-def raw_few(shard_at: Callable[[int], Shard], starts: Int64, rows: Int64, field: str) -> RawField | None:
-    """These samples, whose shards begin at ``starts``; None where they are many of a shard, or not read so.
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Samples by shard: those of ``shards[i]`` are ``rows[edges[i] : edges[i + 1]]``."""
 
-    Raises ChecksumError and TruncatedError.
-    """
-    numbers = np.searchsorted(starts, rows, "right") - 1
-    own = rows - starts[numbers]
-    which, among = np.unique(numbers, return_inverse=True)
-    if len(which) < 2 or len(rows) > FEW * len(which):
+    flat: FlatIndex
+    rows: Int64
+    """Numbers in the source."""
+    own: Int64
+    """Numbers in their shards."""
+    back: Int64
+    """Where each sample that was asked for is among them."""
+    shards: list[Shard]
+    edges: list[int]
+
+    @property
+    def verify(self) -> bool:
+        return self.shards[0].verify
+
+    def read(self, starts: Int64, stops: Int64) -> list[bytes]:
+        """A range for each sample."""
+        begins, ends, found = starts.tolist(), stops.tolist(), []
+        for shard, (first, last) in zip(self.shards, itertools.pairwise(self.edges), strict=True):
+            found += shard.read_each(begins[first:last], ends[first:last])
+        return found
+
+    def per_shard(self, values: Sequence[str]) -> list[str]:
+        """What is said of each shard, for each of its samples."""
+        return np.repeat(np.array(values, object), np.diff(self.edges)).tolist()
+
+    def keys(self) -> list[str]:
+        """The keys of the samples."""
+        keys, own = [shard.index.keys for shard in self.shards], self.own.tolist()
+        spans = zip(keys, itertools.pairwise(self.edges), strict=True)
+        return [every[row].as_py() for every, (first, last) in spans for row in own[first:last]]
+
+
+def is_few(rows: Int64, shards: int) -> bool:
+    """Whether these samples of so many shards are better read each by itself: few of each, and not neighbours."""
+    return shards > 1 and len(rows) <= _FEW * shards and 2 * int((rows[1:] - rows[:-1] == 1).sum()) <= len(rows)
+
+
+def few_raw(
+    flat: FlatIndex, shard_at: Callable[[int], Shard], starts: Int64, rows: Int64, field: str
+) -> RawField | None:
+    """One field of these samples, of shards that begin at ``starts``, in one buffer and in this order."""
+    places = _places(flat, shard_at, starts, rows)
+    part = None if places is None else flat.fields.get(field)
+    if places is None or part is None:
         return None
-    found: list[bytes] = [b""] * len(rows)
-    shards = [shard_at(number) for number in which.tolist()]
-    for shard, places in zip(shards, _places(among, len(which)), strict=True):
-        values = _values(shard, own[places], field)
-        if values is None:
-            return None
-        for place, value in zip(places.tolist(), values, strict=True):
-            found[place] = value
-    sizes = np.fromiter(map(len, found), np.int64, len(found))
-    urls = tuple(shard.url for shard in shards)
-    keys = functools.partial(_keys, [shard.index.keys for shard in shards], among, own)
-    return RawField(b"".join(found), np.cumsum(sizes) - sizes, sizes, keys, urls, among)
-
-
-def _places(among: Int64, count: int) -> Iterator[Int64]:
-    """Where the samples of each shard are."""
-    order = np.argsort(among, kind="stable")
-    edges = np.searchsorted(among[order], np.arange(count + 1)).tolist()
-    return (order[start:stop] for start, stop in itertools.pairwise(edges))
-
-
-def _values(shard: Shard, rows: Int64, field: str) -> list[bytes] | None:
-    part = shard.index.fields.get(field)
-    if part is None or not shard.is_near:
+    offsets, sizes = part.offset[places.rows], part.size[places.rows]
+    if not offsets.all():
         return None
-    offsets, sizes = part.offset[rows].tolist(), part.size[rows].tolist()
-    stops = list(map(int.__add__, offsets, sizes))
-    if not all(offsets) or _are_neighbours(offsets, stops):
-        return _together(shard, rows, field)
-    found = shard.read_each(offsets, stops)
-    if shard.verify and part.crc is not None:
-        expected = part.crc[rows].tolist()
-        for at, crc in enumerate(map(crc32, found)):
-            if crc != expected[at]:
-                key = shard.index.keys[int(rows[at])].as_py()
-                raise damaged(shard.url, key, field, offsets[at], expected[at], crc)
-    return found
+    found = places.read(offsets, offsets + sizes)
+    if places.verify and not _are_whole(found, part.crc[places.rows]):
+        return None
+    data, sizes = b"".join(map(found.__getitem__, places.back.tolist())), sizes[places.back]
+    numbers = np.repeat(np.arange(len(places.shards)), np.diff(places.edges))[places.back]
+    urls = tuple(shard.url for shard in places.shards)
+    return RawField(data, np.cumsum(sizes) - sizes, sizes, functools.partial(_keys, places), urls, numbers)
 
 
-def _are_neighbours(offsets: list[int], stops: list[int]) -> bool:
-    """Whether some lie so near each other that they are read together."""
-    if len(offsets) < 2:
+def _keys(places: _Places) -> pa.StringArray:
+    return text_array(list(map(places.keys().__getitem__, places.back.tolist())))
+
+
+def few_samples(
+    flat: FlatIndex, shard_at: Callable[[int], Shard], starts: Int64, rows: Int64, decoders: Decoders
+) -> list[Sample] | None:
+    """These samples with all their fields, of shards that begin at ``starts``, in this order."""
+    places = _places(flat, shard_at, starts, rows)
+    if places is None:
+        return None
+    parts = list(flat.fields.values())
+    offsets, sizes = [part.offset[places.rows] for part in parts], [part.size[places.rows] for part in parts]
+    low = functools.reduce(np.minimum, [np.where(offset > 0, offset, _FAR) for offset in offsets])
+    high = functools.reduce(np.maximum, [offset + size for offset, size in zip(offsets, sizes, strict=True)])
+    if not high.all():  # a sample without any field
+        return None
+    buffers, keys = places.read(low, high), places.keys()
+    samples = whole_rows(buffers, "", keys, list(flat.fields), [offset - low for offset in offsets], sizes)
+    for sample, url in zip(samples, places.per_shard([shard.url for shard in places.shards]), strict=True):
+        sample["__url__"] = url
+    if not _checked_and_decoded(samples, flat, places, decoders):
+        return None
+    return list(map(samples.__getitem__, places.back.tolist()))
+
+
+def _checked_and_decoded(samples: list[Sample], flat: FlatIndex, places: _Places, decoders: Decoders) -> bool:
+    for name, part in flat.fields.items():
+        values = [sample.get(name, b"") for sample in samples]
+        if places.verify and not _are_whole(values, part.crc[places.rows]):
+            return False
+    try:
+        decode_rows(samples, {name: decoders[name] for name in flat.fields if name in decoders})
+    except ShoalError:
         return False
-    begins, ends = sorted(offsets), sorted(stops)
-    return any(begin - end <= GAP_BYTES for begin, end in zip(begins[1:], ends, strict=False))
+    return True
 
 
-def _together(shard: Shard, rows: Int64, field: str) -> list[bytes] | None:
-    raw = shard.raw_rows(rows, field)
-    if bool((raw.starts < 0).any()):
+def _are_whole(values: list[bytes], crcs: npt.NDArray[np.uint32]) -> bool:
+    return bool(list(map(crc32, values)) == crcs.tolist())
+
+
+def _places(flat: FlatIndex, shard_at: Callable[[int], Shard], starts: Int64, rows: Int64) -> _Places | None:
+    numbers = np.searchsorted(starts, rows, "right") - 1
+    order = np.argsort(numbers, kind="stable")
+    ordered = numbers[order]
+    edges = [0, *(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1).tolist(), len(rows)]
+    if not is_few(rows, len(edges) - 1):
         return None
-    view, ends = memoryview(raw.data), (raw.starts + raw.sizes).tolist()
-    return [bytes(view[start:end]) for start, end in zip(raw.starts.tolist(), ends, strict=True)]
-
-
-def _keys(arrays: list[pa.StringArray], among: Int64, rows: Int64) -> pa.StringArray:
-    """The keys of these samples; few ask for them."""
-    firsts = np.cumsum([0, *map(len, arrays[:-1])])
-    return pa.concat_arrays(arrays).take(as_arrow(firsts[among] + rows))
+    which = ordered[edges[:-1]].tolist()
+    shards = [shard_at(number) for number in which]
+    if not flat.meet(which, shards):
+        return None
+    back = np.empty(len(rows), np.int64)
+    back[order] = np.arange(len(rows))
+    return _Places(flat, rows[order], rows[order] - starts[ordered], back, shards, edges)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from ._few import is_few
 from ._index import Blocks, LongExtents, ShardIndex
 from ._plan import plan_reads
 from ._resident import BLOCKS_AT_ONCE
@@ -48,11 +49,12 @@ def foresee(source: ShardSource, rows: Int64, fields: Sequence[str] | None = Non
         Reads(requests=2, bytes=2050, wanted=202)
     """
     numbers = np.searchsorted(source.starts, rows, "right") - 1
-    total = Reads()
-    for number in np.unique(numbers).tolist():
+    total, which = Reads(), np.unique(numbers).tolist()
+    few = is_few(rows, len(which)) and all(source.shard(number).is_near for number in which)
+    for number in which:
         own = rows[numbers == number] - source.starts[number]
         wanted = [raw] if raw is not None else source.wanted_fields(number, fields)
-        total += _of_shard(source.shard(number).index, own, wanted, joined=raw is not None)
+        total += _of_shard(source.shard(number).index, own, wanted, joined=raw is not None, few=few)
     return total
 
 
@@ -106,7 +108,7 @@ def _alone_bytes(source: ShardSource, rows: Int64, fields: Sequence[str]) -> int
     return size
 
 
-def _of_shard(index: ShardIndex, rows: Int64, fields: Sequence[str] | None, *, joined: bool) -> Reads:
+def _of_shard(index: ShardIndex, rows: Int64, fields: Sequence[str] | None, *, joined: bool, few: bool) -> Reads:
     names = [name for name in index.fields if fields is None or name in fields]
     if not names or not len(rows):
         return Reads()
@@ -114,7 +116,7 @@ def _of_shard(index: ShardIndex, rows: Int64, fields: Sequence[str] | None, *, j
     sizes = [index.fields[name].size[rows].astype(np.int64) for name in names]
     whole = index.blocks is not None and len(names) == len(index.fields) and not joined
     alone = len(rows) == 1 or isinstance(index.fields, LongExtents)
-    starts, stops = _ranges(offsets, sizes, whole=whole, alone=alone and not joined)
+    starts, stops = _ranges(offsets, sizes, whole=whole, alone=few if joined else alone)
     wanted = sum(int(size.sum()) for size in sizes)
     if index.facts.compression is not None and index.blocks is not None and index.blocks.stored is not None:
         return _compressed(index.blocks, index.blocks.stored, starts, stops, wanted)

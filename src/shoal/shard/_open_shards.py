@@ -51,10 +51,12 @@ class OpenShards:
 
     def __getitem__(self, number: int) -> Shard:
         with self._lock:
-            found = self._open.get(number, self._alive.get(number))
+            if number in self._open:
+                self._open.move_to_end(number)
+                return self._open[number]
+            found = self._alive.get(number)
             if found is not None:
                 self._open[number] = found
-                self._open.move_to_end(number)
                 self._close_least_used()
                 return found
             opening = self._opening.setdefault(number, threading.Lock())

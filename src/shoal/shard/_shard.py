@@ -25,12 +25,12 @@ from ._plan import plan_reads
 from ._raw import RawField
 from ._rows import Decoders, Sample, block_rows, decode_rows, scattered_rows, whole_rows
 
-__all__ = ["FEW", "Shard", "damaged"]
+__all__ = ["Shard", "damaged"]
 
 Int64 = npt.NDArray[np.int64]
 _NO_DECODERS: Decoders = {}
 _FAR = np.int64(1 << 62)
-FEW = 8
+_FEW = 8
 """Rows that are quicker read one by one than as columns."""
 
 
@@ -160,7 +160,7 @@ class Shard:
         if len(rows) == 1 or isinstance(self.index.fields, LongExtents):
             samples = [self._one_row(row, fields) for row in rows.tolist()]
             names = list({name for sample in samples for name in sample})
-        elif len(rows) <= FEW and self._has_near_samples and self._is_whole(fields):
+        elif len(rows) <= _FEW and self._has_near_samples and self._is_whole(fields):
             names, samples = list(self.index.fields), [self._one_row(row, None) for row in rows.tolist()]
         else:
             names = [name for name in self.index.fields if fields is None or name in fields]

@@ -19,7 +19,8 @@ from shoal.store import ObjectReader, asked_early, is_far, options_for
 
 from ._arrow import as_arrow
 from ._cut import Cuts
-from ._few import raw_few
+from ._few import few_raw, few_samples
+from ._flat import FlatIndex
 from ._in_order import stream_raw, stream_samples
 from ._index import KnownIndex
 from ._keys import WEBDATASET_RULE, KeyRule, key_hint
@@ -202,6 +203,10 @@ class ShardSource:
             number = bisect.bisect_right(self._start_list, rows[0]) - 1
             fields = self.wanted_fields(number, fields)
             return self.shard(number).read_rows(rows - self._start_list[number], fields, decoders)
+        if fields is None and self._pick is None:
+            few = few_samples(self._flat, self.shard, self.starts, rows, decoders)
+            if few is not None:
+                return few
         numbers = np.searchsorted(self.starts, rows, "right") - 1
         if len(rows) and (numbers == numbers[0]).all():
             number = int(numbers[0])
@@ -215,6 +220,10 @@ class ShardSource:
             for position, sample in zip(at.tolist(), samples, strict=True):
                 found[position] = sample
         return found
+
+    @functools.cached_property
+    def _flat(self) -> FlatIndex:
+        return FlatIndex(self.starts)
 
     @functools.cached_property
     def _start_list(self) -> list[int]:
@@ -262,7 +271,7 @@ class ShardSource:
 
     def raw_rows(self, rows: Int64, field: str) -> RawField:
         """One field of the samples with these numbers, in this order."""
-        few = raw_few(self.shard, self.starts, self._checked(rows), field)
+        few = few_raw(self._flat, self.shard, self.starts, self._checked(rows), field)
         return few if few is not None else self._by_shard(rows, lambda shard, own, _: shard.raw_rows(own, field))
 
     def raw_cut(
