@@ -91,7 +91,7 @@ def test_true_is_one():
     assert decode("cls", encode("cls", True), TRUE) == 1
 
 
-@pytest.mark.parametrize("value", [1.5, 2.0, None, [1], np.float32(3)])
+@pytest.mark.parametrize("value", [1.5, 2.0, None, [1], np.float32(3), "cat", "", "1.5"])
 def test_what_is_no_integer_is_refused(value):
     with pytest.raises(EncodeError, match="field cls"):
         encode("cls", value)

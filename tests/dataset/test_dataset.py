@@ -100,6 +100,18 @@ def test_a_position_outside(ds, position):
     assert isinstance(error.value, IndexError)
 
 
+def test_a_function_with_an_rng_needs_a_loader(ds):
+    drawn = ds.map(lambda sample, rng: rng.random())
+    with pytest.raises(OptionError, match=r"takes an rng.*\.loader"):
+        drawn[0]
+    assert len(next(iter(drawn.loader(batch_size=2)))) == 2
+
+
+def test_an_empty_view_has_no_positions(ds):
+    with pytest.raises(PositionError, match="none: it is empty, found 0"):
+        ds.select([])[0]
+
+
 @pytest.mark.parametrize(
     "cut",
     [

@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -128,9 +129,18 @@ def test_views_of_a_mixture_are_plain_datasets(parts: list[Any]) -> None:
     assert found == mixed.keys()
 
 
-@pytest.mark.parametrize("weights", [[1, 1], [1, -1, 1], [0, 0, 0], [1, "a", 1]])
+@pytest.mark.parametrize("weights", [[1, 1], [1, -1, 1], [0, 0, 0], [1, "a", 1], {1: 3, 2: 1, 4: 1}])
 def test_weights_that_do_not_fit_are_refused(parts: list[Any], weights: list[Any]) -> None:
     with pytest.raises(OptionError):
         shoal.mix(parts, weights)
     with pytest.raises(OptionError, match="nothing to mix"):
         shoal.mix([])
+    with pytest.raises(OptionError, match=r"only datasets can be put together: .*found dict$"):
+        shoal.mix(parts[0])
+
+
+def test_weights_of_numpys_are_numbers(parts: list[Any]) -> None:
+    mixed = shoal.mix(parts, np.array([1, 1, 2]), length=20, stages=[(8, np.array([1, 2, 1]))])
+    assert mixed.keys() == shoal.mix(parts, [1, 1, 2], length=20, stages=[(8, [1, 2, 1])]).keys()
+    state = DataLoader(mixed, num_workers=0).state_dict()
+    assert json.loads(json.dumps(state)) == state

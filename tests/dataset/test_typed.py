@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 import shoal
-from shoal.errors import LensNotFoundError, SchemaMismatchError, WriteError
+from shoal.errors import FieldError, LensNotFoundError, SchemaMismatchError, WriteError
 
 
 @shoal.packable
@@ -114,6 +114,17 @@ def test_what_cannot_be_written_is_refused_before_a_byte_is(tmp_path):
     with pytest.raises(SchemaMismatchError, match="sample 1 is of another type"):
         shoal.write_samples([images(1)[0], Elsewhere(1)], tmp_path / "z")
     assert not list(tmp_path.glob("*/*.tar"))
+
+
+def test_fields_of_a_typed_sample_are_not_those_of_the_shard(tmp_path):
+    shoal.write_samples(images(1), tmp_path / "a.tar")
+    path, why = str(tmp_path / "a.tar"), r"found label; of typed samples, select_columns\(\[...\]\)"
+    with pytest.raises(FieldError, match=why):
+        shoal.Dataset[ImageSample](path, fields=["label"])[0]
+    with pytest.raises(FieldError, match=why):
+        shoal.Dataset[ImageSample](path).columns(["label"])
+    assert shoal.Dataset[ImageSample](path, fields=["msgpack"])[0].label == "label 0"
+    assert shoal.Dataset[ImageSample](path).select_columns(["label"])[0] == {"label": "label 0"}
 
 
 def test_options_that_do_not_exist_are_named(tmp_path):

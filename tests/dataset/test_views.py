@@ -241,6 +241,7 @@ def test_no_tar_is_opened_for_a_split(tmp_path):
         ({"train": float("nan"), "val": 1}, "from 0 to 1"),
         ({"train": "0.9", "val": 0.1}, "from 0 to 1"),
         ({"train": True}, "from 0 to 1"),
+        ([0.9, 0.1], "splits have names"),
     ],
 )
 def test_weights_that_are_no_shares(ds, weights, match):

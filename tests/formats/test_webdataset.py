@@ -716,3 +716,11 @@ def test_the_error_of_a_missing_file_is_ours_too(tmp_path):
         webdataset.parse(tmp_path / "missing.tar")
     with pytest.raises(StoreError, match="no tar shards"):
         webdataset.parse(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "read", [webdataset.parse, webdataset.stream, webdataset.parse_shards, webdataset.stream_shards]
+)
+def test_an_option_that_there_is_not_is_named_with_those_there_are(read):
+    with pytest.raises(TypeError, match=r"no option 'extension'.*on_error"):
+        read("a.tar", extension=["jpg"])

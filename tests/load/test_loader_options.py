@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.errors import LoaderError, OptionError
+from shoal.errors import LoaderError, OptionError, ShoalWarning
 from shoal.load import DataLoader, LoaderOptions, LoaderStats, ThreadingOptions
 from shoal.order import State
 
@@ -24,7 +25,7 @@ BAD_OPTIONS: dict[str, list[Any]] = {
     "batch_size": [0, -1, 1.5, "4", True],
     "drop_last": [1, None, "yes"],
     "shuffle": [1, None],
-    "seed": [-1, None, 0.5],
+    "seed": [-1, None, 0.5, 1 << 64],
     "num_workers": [-1, "many", None, 1.0],
     "prefetch": [-1, "all", None],
     "auto_tune": [0],
@@ -53,6 +54,15 @@ def test_a_bad_option_is_named_wherever_it_is_given(name: str, value: Any) -> No
         with pytest.raises(OptionError, match=name) as caught:
             give()
         assert repr(value) in str(caught.value)
+
+
+def test_numbers_of_numpys_are_numbers() -> None:
+    three: Any = np.int64(3)
+    options = LoaderOptions(batch_size=three, seed=three, num_workers=three, prefetch=three, rank=three, world_size=4)
+    assert options == LoaderOptions(batch_size=3, seed=3, num_workers=3, prefetch=3, rank=3, world_size=4)
+    loader = DataLoader(range(48), options).options(ThreadingOptions(private_threadpool_size=three)).take(three)
+    assert [len(batch) for batch in loader] == [3, 3, 3]
+    assert json.loads(json.dumps(loader.state_dict())) == loader.state_dict()
 
 
 def test_every_option_is_checked() -> None:
@@ -114,6 +124,7 @@ line = DataLoader(range(4), batch_size=None)
         ("batch size", lambda: line.set_batch_size(3)),
         ("batch_size", lambda: DataLoader(range(4)).set_batch_size(0)),
         ("Dataset", lambda: len(DataLoader("train.tar"))),
+        ("Dataset", lambda: len(DataLoader(Path("train.tar")))),
         ("a dataset, a sequence or an iterable", lambda: len(DataLoader(5))),
         ("buffer", lambda: list(DataLoader(iter([1]), shuffle=True))),
     ],
@@ -121,6 +132,11 @@ line = DataLoader(range(4), batch_size=None)
 def test_a_bad_argument_is_told_before_anything_is_read(told: str, give: Callable[[], Any]) -> None:
     with pytest.raises(OptionError, match=told):
         give()
+
+
+def test_what_is_no_line_of_tokens_is_not_packed() -> None:
+    with pytest.raises(OptionError, match=r"no line of tokens.*str under 'txt'"):
+        list(DataLoader([{"txt": "a"}], batch_size=None).pack(8, "txt"))
 
 
 # ------------------------------------------------------------------------------------------------ ranks
@@ -468,3 +484,11 @@ def lines() -> Iterator[int]:
 def test_data_may_be_a_function_that_begins_it_anew() -> None:
     loader = DataLoader(lines, batch_size=2, num_workers=0)
     assert list(loader) == list(loader) == [[0, 1], [2, 3], [4]]
+
+
+def test_what_can_be_read_once_says_so_when_it_is_read_again() -> None:
+    loader = DataLoader(lines(), batch_size=2)
+    assert list(loader) == [[0, 1], [2, 3], [4]]
+    with pytest.warns(ShoalWarning, match="generator can be read once.*give the function"):
+        assert list(loader) == []
+    assert list(DataLoader(iter([]), batch_size=2)) == []

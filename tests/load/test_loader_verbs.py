@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import pickle
 import random
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 from shoal.errors import OptionError, ShoalWarning
 from shoal.load import DataLoader, LoaderOptions
+from shoal.order import State
 
 pytestmark = pytest.mark.filterwarnings("ignore:this pipeline goes on by replaying")
 
@@ -353,10 +355,35 @@ def test_repeat_is_epoch_after_epoch_and_resumes(count: int, batch: int, times: 
     assert seen(itertools.islice(made().repeat(), len(expected))) == expected
 
 
+@pytest.mark.parametrize("start", [0, 1, 2, 5])
+@pytest.mark.parametrize("filtered", [False, True])
+def test_repeat_resumes_whichever_epoch_it_began_with(start: int, filtered: bool) -> None:
+    def begun() -> DataLoader:
+        line = DataLoader(range(5), batch_size=None, shuffle=True, seed=1, num_workers=0)
+        loader = (line.filter(bool) if filtered else line).repeat(3)
+        loader.set_epoch(start)
+        return loader
+
+    expected = list(begun())
+    for left in range(len(expected)):
+        loader, again = begun(), begun()
+        found = list(itertools.islice(loader, left))
+        again.load_state_dict(State.merge([State.from_dict(loader.state_dict())]).to_dict())
+        assert found + list(again) == found + list(pickle.loads(pickle.dumps(loader))) == expected
+
+
 def test_repeating_nothing_ends() -> None:
     assert list(DataLoader([], num_workers=0).repeat()) == []
     assert list(DataLoader(iter(range(3)), batch_size=2, num_workers=0).repeat()) == [[0, 1], [2]]
     assert list(DataLoader(range(5), batch_size=None, num_workers=0).filter(lambda _: False).repeat()) == []
+
+
+@pytest.mark.parametrize("verb", ["take", "skip"])
+def test_a_part_of_what_repeats_is_a_part_of_each_epoch_and_says_so(verb: str) -> None:
+    repeated = DataLoader(range(3), batch_size=None, num_workers=0).repeat(2)
+    with pytest.warns(ShoalWarning, match=f"{verb} is about each epoch.*steps_per_epoch"):
+        made = getattr(repeated, verb)(1)
+    assert list(made) == ([0, 0] if verb == "take" else [1, 2, 1, 2])
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -373,6 +373,7 @@ UNSAFE_KEYS = [
     "\ud800",
     "a\tb",
     "a/\x01/b",
+    "a//b",
 ]
 
 

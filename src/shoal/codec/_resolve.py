@@ -317,5 +317,5 @@ def _refuse(value: Any) -> Encoded:
         "no codec encodes this field",
         expected="bytes or text",
         found=type(value).__name__,
-        hint="give bytes, or see shoal.codec.register_codec",
+        hint="end the field's name in what it is, such as .json or .npy, or see shoal.codec.register_codec",
     )

@@ -26,6 +26,9 @@ def _decode_integer(data: Buffer) -> int:
 
 
 def _encode_integer(value: Any) -> bytes:
+    if isinstance(value, str):
+        int(value)  # what is no number could not be read back
+        return value.encode()
     # operator.index takes all that is an integer (NumPy's and torch's too) and refuses 1.5 instead of cutting it.
     return b"%d" % operator.index(value)
 
@@ -47,6 +50,5 @@ CODECS = (
         lambda limits: _decode_integer,
         lambda options: _encode_integer,
         automatic=True,
-        textual=True,
     ),
 )

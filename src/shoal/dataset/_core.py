@@ -130,7 +130,10 @@ class Core(Generic[T]):
             return Reading(kind, None, False, None if kind is dict else _as_it_is)
         stored = stored_type_of(self.source, self._asked_type)
         looked_at = fields_looked_at(stored, self._description.stages)
-        return reading_for(self.source, stored, looked_at, writable=self._description.writable)
+        found = reading_for(self.source, stored, looked_at, writable=self._description.writable)
+        if found.packed:  # samples are read whole, and nobody looks at these names later
+            self._refuse_unknown(self._description.fields or ())
+        return found
 
     @functools.cached_property
     def _reader(self) -> Source:
@@ -192,7 +195,9 @@ class Core(Generic[T]):
         first = self.source.first_fields if names and isinstance(self.source, ShardSource) else ()
         missing = [name for name in names if name not in first]
         if missing and (unknown := [name for name in missing if name not in self.source.fields]):
-            raise FieldError("no such field", expected=" or ".join(self.source.fields), found=unknown[0])
+            known = self.source.fields
+            hint = "of typed samples, select_columns([...]) takes some fields" if PAYLOAD in known else None
+            raise FieldError("no such field", expected=" or ".join(known), found=unknown[0], hint=hint)
 
     def __iter__(self) -> Iterator[T]:
         """All samples in order."""

@@ -34,6 +34,6 @@ def wrapped(positions: Int64, length: int) -> Int64:
     found = np.where(positions < 0, positions + length, positions)
     outside = (found < 0) | (found >= length)
     if outside.any():
-        expected = f"{-length} to {length - 1}"
+        expected = f"{-length} to {length - 1}" if length else "none: it is empty"
         raise PositionError("no sample at this position", expected=expected, found=int(positions[outside][0]))
     return found

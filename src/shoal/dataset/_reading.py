@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from shoal.errors import SchemaMismatchError, ShardIndexError, ShoalError, TarError
+from shoal.errors import OptionError, SchemaMismatchError, ShardIndexError, ShoalError, TarError
+from shoal.load import takes_rng
 from shoal.sample import (
     DictSample,
     class_from_schema,
@@ -133,8 +134,17 @@ def finished(samples: Sequence[Sample], reading: Reading, stages: tuple[Stage, .
     """Samples as the user sees them: converted, then through each stage in the order written."""
     values = list(samples) if reading.convert is None else [reading.convert(sample) for sample in samples]
     for stage in stages:
-        if stage.kind == "map":
-            values = [stage.function(value) for value in values]
-        else:
-            values = [value for value in values if stage.function(value)]
+        try:
+            values = _through(stage, values)
+        except TypeError as error:
+            if "'rng'" in str(error) and takes_rng(stage.function):
+                problem = "this function takes an rng, which comes from a loader"
+                raise OptionError(problem, hint="read the dataset with .loader(...)") from error
+            raise
     return values
+
+
+def _through(stage: Stage, values: list[Any]) -> list[Any]:
+    if stage.kind == "map":
+        return [stage.function(value) for value in values]
+    return [value for value in values if stage.function(value)]

@@ -268,8 +268,12 @@ def _described(
     on_decode_error: OnDecodeError = "keep",
     allow_pickle: bool = False,
     log: ErrorLog | None = None,
+    **unknown: Any,
 ) -> tuple[ArchiveOptions, ErrorLog]:
     """What a user says, as values. Raises OptionError where it makes no sense."""
+    if unknown:
+        known = ", ".join(ReadOptions.__annotations__)
+        raise TypeError(f"webdataset has no option {min(unknown)!r}; besides what is named it has {known}")
     rule = replace(rule, group=group)
     log = ErrorLog(ErrorPolicy(on_error, error_budget, quarantine)) if log is None else log
     decoders = field_decoders(decode, on_decode_error, allow_pickle=allow_pickle)

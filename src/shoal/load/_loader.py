@@ -92,6 +92,8 @@ class DataLoader(Verbs):
         self._place: Place | None = None
         self._is_loaded = False
         """Whether the place is to be begun at, though it is in the middle of an epoch."""
+        self._first_epoch = 0
+        """The epoch that the newest iteration began with."""
         self._own: Iterator[Any] | None = None
         options = spec.options
         workers = spec.threading.workers(options.num_workers)
@@ -204,12 +206,22 @@ class DataLoader(Verbs):
     def _epochs(self) -> Generator[Any, None, None]:
         me = self._newest = object()
         place, epochs = self._resuming(), self._spec.epochs
-        done = 0 if epochs is None or not self._is_loaded else place.epoch % epochs
+        if not self._is_loaded:
+            self._first_epoch = place.epoch
+        done = 0 if epochs is None else (place.epoch - self._first_epoch) % epochs
         while epochs is None or done < epochs:
             given, place = yield from self._one_epoch(me, place)
             done += 1
             if epochs is None and not given:
                 return  # without end there would be nothing for ever
+            if not given and place.epoch > 1:
+                self._tell_what_is_used_up()
+
+    def _tell_what_is_used_up(self) -> None:
+        source = self._built.laid.source
+        if isinstance(source, StreamSource) and source.once:
+            told = f"{source.name} can be read once, and nothing was left of it for this epoch"
+            warnings.warn(f"{told}; give the function that makes it instead", ShoalWarning, stacklevel=3)
 
     def _one_epoch(self, me: object, place: Place) -> Generator[Any, None, tuple[int, Place]]:
         """The batches of an epoch; returns how many there were and where the next epoch begins."""
@@ -312,7 +324,7 @@ class DataLoader(Verbs):
         place = self._place
         if place is None or place.epoch != epoch or not (place.is_fresh or self._is_loaded):
             self._newest, self._is_loaded = None, False
-            self._place = place_of_epoch(self._built, epoch)
+            self._place, self._first_epoch = place_of_epoch(self._built, epoch), epoch
 
     def state_dict(self) -> dict[str, Any]:
         """Where the caller is: what was delivered, not what was made ahead. Plain values, about 300 bytes as JSON.
@@ -321,7 +333,8 @@ class DataLoader(Verbs):
         ``State.merge``.
         """
         place = place_of_epoch(self._built, 0) if self._place is None else self._place
-        return place.to_dict(self._built)
+        first = self._first_epoch % (self._spec.epochs or 1)
+        return {**place.to_dict(self._built), **({"first_epoch": first} if first else {})}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Have the next iteration go on after what was delivered when the state was taken.
@@ -330,7 +343,7 @@ class DataLoader(Verbs):
         LoaderStateError when it was taken of other data, or in another order.
         """
         self._place = place_from(self._built, state)
-        self._newest, self._is_loaded = None, True
+        self._newest, self._is_loaded, self._first_epoch = None, True, state.get("first_epoch", 0)
         if self._place.replayed and not self._built.skips_groups:
             warnings.warn(replaying(self._built, self._place), ShoalWarning, stacklevel=2)
 
@@ -372,12 +385,12 @@ class DataLoader(Verbs):
         self._listeners.append(listener)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"spec": self._spec, "place": self._place}
+        return {"spec": self._spec, "place": self._place, "first_epoch": self._first_epoch}
 
     def __setstate__(self, kept: dict[str, Any]) -> None:
         """The same pipeline, at the same place, with no work under way."""
         self._begin(kept["spec"])
-        self._place = kept["place"]
+        self._place, self._first_epoch = kept["place"], kept["first_epoch"]
         self._is_loaded = self._place is not None
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from shoal.errors import OptionError
 
-__all__ = ["Auto", "LoaderOptions", "OnSampleError", "TailOption", "ThreadingOptions"]
+__all__ = ["Auto", "LoaderOptions", "OnSampleError", "TailOption", "ThreadingOptions", "whole_number"]
 
 Auto = Literal["auto"]
 TailOption = Literal["pad", "carry", "drop", "uneven"]
@@ -74,10 +75,10 @@ class LoaderOptions:
 
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
-            _check_number(name, getattr(self, name), least, optional=name in _OPTIONAL)
+            self._check(name, least, optional=name in _OPTIONAL)
         for name in ("num_workers", "prefetch"):
             if getattr(self, name) != "auto":
-                _check_number(name, getattr(self, name), 0, also="'auto'")
+                self._check(name, 0, also="'auto'")
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 expected = " or ".join(map(repr, choices))
@@ -87,7 +88,14 @@ class LoaderOptions:
         for name in ("drop_last", "shuffle", "auto_tune"):
             if not isinstance(getattr(self, name), bool):
                 raise OptionError(f"{name} is yes or no", expected="True or False", found=repr(getattr(self, name)))
+        if self.seed >> 64:
+            raise OptionError("seed is out of range", expected="a whole number of 64 bits", found=repr(self.seed))
         self._check_ranks()
+
+    def _check(self, name: str, least: int, **allowed: Any) -> None:
+        """A number of NumPy's becomes Python's: it goes into states, which are JSON."""
+        number = _checked_number(name, getattr(self, name), least, **allowed)
+        object.__setattr__(self, name, number)
 
     def _check_ranks(self) -> None:
         if (self.rank is None) != (self.world_size is None):
@@ -134,7 +142,9 @@ class ThreadingOptions:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            _check_number(field.name, getattr(self, field.name), 0 if "pool" in field.name else 1, optional=True)
+            least = 0 if "pool" in field.name else 1
+            number = _checked_number(field.name, getattr(self, field.name), least, optional=True)
+            object.__setattr__(self, field.name, number)
 
     def workers(self, asked: int | Auto) -> int | Auto:
         """The number of worker threads under these bounds."""
@@ -157,10 +167,28 @@ _CHOICES: dict[str, Sequence[str]] = {
 }
 
 
-def _check_number(name: str, value: Any, least: int, *, optional: bool = False, also: str | None = None) -> None:
+def _checked_number(
+    name: str, value: Any, least: int, *, optional: bool = False, also: str | None = None
+) -> int | None:
     if value is None and optional:
-        return
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        return None
+    number = whole_number(value)
+    if number is None or number < least:
         other = " or None" if optional else f" or {also}" if also else ""
         expected = f"a whole number of at least {least}{other}"
         raise OptionError(f"{name} is out of range", expected=expected, found=repr(value))
+    return number
+
+
+def whole_number(value: Any) -> int | None:
+    """The number as an int, NumPy's too; None for what is none, such as True and 1.0.
+
+    Example:
+        >>> import numpy as np
+        >>> whole_number(np.int64(3)), whole_number(True), whole_number(1.0)
+        (3, None, None)
+    """
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None

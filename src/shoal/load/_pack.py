@@ -110,7 +110,11 @@ def _tokens_of(element: Element, step: Pack) -> Tokens:
     except (KeyError, AttributeError):
         names = list(value) if isinstance(value, dict) else [name for name in dir(value) if not name.startswith("_")]
         raise FieldError("samples have no such field to pack", expected=" or ".join(names), found=step.field) from None
-    return np.asarray(tokens)
+    array = np.asarray(tokens)
+    if array.ndim == 0:
+        found, hint = f"{type(tokens).__name__} under {step.field!r}", "make tokens of it before, with map"
+        raise OptionError("this is no line of tokens", expected="an array or a list", found=found, hint=hint)
+    return array
 
 
 def _made(row: _Row, step: Pack, mark: Mark) -> Element:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -186,7 +187,7 @@ def describe_source(data: Any) -> Described:
     """How this is read: by its own word, by position, or as a line. Raises OptionError when it cannot be."""
     if isinstance(data, Loadable):
         return data.__load__()
-    if isinstance(data, (str, bytes)):
+    if isinstance(data, (str, bytes, os.PathLike)):
         raise OptionError("a loader reads a dataset", expected=f"shoal.Dataset({data!r})", found=repr(data))
     if isinstance(data, Mapping):
         names = ", ".join(map(str, itertools.islice(data, 5)))

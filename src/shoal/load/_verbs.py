@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from shoal.errors import OptionError, ShoalWarning
 
 from ._cached import CachedData
-from ._options import Auto, LoaderOptions, ThreadingOptions
+from ._options import Auto, LoaderOptions, ThreadingOptions, whole_number
 from ._ragged import Ragged
 from ._spec import PipelineSpec
 from ._steps import (
@@ -201,11 +201,22 @@ class Verbs(abc.ABC):
 
     def take(self, count: int) -> DataLoader:
         """The first ``count`` elements of each epoch."""
+        self._tell_if_repeated("take")
         return self._then(Take(least("count", count, 0)))
 
     def skip(self, count: int) -> DataLoader:
         """Each epoch without its first ``count`` elements."""
+        self._tell_if_repeated("skip")
         return self._then(Skip(least("count", count, 0)))
+
+    def _tell_if_repeated(self, verb: str) -> None:
+        if self._spec.epochs != 1:
+            warnings.warn(
+                f"{verb} is about each epoch, and this loader was told to repeat them before; write {verb} before "
+                "repeat, or say with steps_per_epoch= where epochs end",
+                ShoalWarning,
+                stacklevel=3,
+            )
 
     def take_while(self, function: Callable[[Any], Any]) -> DataLoader:
         """Elements until the function is first false."""
@@ -278,6 +289,7 @@ def check_batch(drop_last: object, ragged: object, collate_fn: object) -> None:
 
 def least(name: str, value: Any, bound: int = 1) -> int:
     """The number, if it is one and not below the bound. Raises OptionError."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < bound:
+    number = whole_number(value)
+    if number is None or number < bound:
         raise OptionError(f"{name} is out of range", expected=f"a whole number of at least {bound}", found=repr(value))
-    return value
+    return number

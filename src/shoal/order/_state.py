@@ -74,9 +74,11 @@ class State:
     """How many elements this epoch has given to each rank."""
     shares: tuple[Share, ...] = field(default=())
     """For stages of unknown yield, how far each share of the line has come; empty where ``position`` says it all."""
+    first_epoch: int = 0
+    """Where several epochs make one iteration, the one that it began with; any that is as many epochs away will do."""
 
     def __post_init__(self) -> None:
-        for name in ("epoch", "position", "start", "steps"):
+        for name in ("epoch", "position", "start", "steps", "first_epoch"):
             _check(name, getattr(self, name))
         for name in ("end", "global_batch"):
             if getattr(self, name) is not None:
@@ -107,6 +109,8 @@ class State:
         }
         if self.shares:
             document["shares"] = [share.to_list() for share in self.shares]
+        if self.first_epoch:
+            document["first_epoch"] = self.first_epoch
         return document
 
     @classmethod

@@ -33,6 +33,8 @@ def _key_problem(key: str) -> str | None:
         return "must be plain text without control characters"
     if key.startswith("/") or ".." in key.split("/"):
         return "must not be absolute or climb out of its folder"
+    if "" in key.split("/"):
+        return "must have no empty part: two slashes are one where it is unpacked"
     if base.startswith("__"):
         return "must not start with two underscores: readers take such members for metadata"
     return None if split_name(f"{key}.x") == (key, "x") else "would be read back as another one"

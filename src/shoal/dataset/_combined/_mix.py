@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -116,11 +116,18 @@ def mix(
         raise OptionError("there is nothing to mix", expected="at least one dataset")
     whole = concat(parts) if len(parts) > 1 else parts[0]
     counts = tuple(len(part) for part in parts)
-    shares = counts if weights is None else tuple(weights)
-    planned = Mix(counts, shares, seed, tuple((start, tuple(chosen)) for start, chosen in stages))
+    shares = counts if weights is None else _weights(weights)
+    planned = Mix(counts, shares, seed, tuple((start, _weights(chosen)) for start, chosen in stages))
     mixture = Mixture(planned, length, None if whole.is_whole else whole.numbers)
     order = mixture.order(shuffle=False)
     positions = order.samples(np.arange(order.length, dtype=np.int64))
     shown = ", ".join(f"{share:g}" if isinstance(share, (int, float)) else str(share) for share in shares)
     made = whole._view(rows=whole.numbers[positions], step=Step(f"mix({shown})"), mixture=mixture)
     return cast("Dataset[T]", made)
+
+
+def _weights(given: Sequence[Weight]) -> tuple[Weight, ...]:
+    """Numbers of NumPy's as Python's: they go into states, which are JSON."""
+    if isinstance(given, Mapping):
+        raise OptionError("weights are a list, one for each dataset", expected="such as [3, 1]", found=repr(given))
+    return tuple(weight.item() if isinstance(weight, np.generic) else weight for weight in given)

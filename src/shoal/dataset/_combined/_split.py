@@ -28,6 +28,8 @@ _TOLERANCE = 1e-9
 
 def checked_weights(weights: Mapping[str, Any] | None, named: Mapping[str, Any]) -> dict[str, float]:
     """The weight of each split. Raises OptionError unless they are shares of one whole."""
+    if weights is not None and not isinstance(weights, Mapping):
+        raise OptionError("splits have names", expected="such as split(train=0.9, val=0.1)", found=repr(weights))
     found: dict[Any, Any] = {**(weights or {}), **named}
     if not found:
         raise OptionError("a split needs weights", expected="such as split(train=0.9, val=0.1)")

@@ -179,7 +179,8 @@ def concat(datasets: Iterable[Dataset[T]]) -> Dataset[T]:
     """
     parts = list(datasets)
     if not parts or not isinstance(parts[0], Combining):
-        raise OptionError("only datasets can be put together", expected="one or more", found=repr(datasets))
+        found = type(parts[0]).__name__ if parts else "none"
+        raise OptionError("only datasets can be put together", expected="a list of one or more", found=found)
     return parts[0].concat(*parts[1:])
 
 
