@@ -26,7 +26,7 @@ def ours() -> list[threading.Thread]:
 
 
 class Sink:
-    """Takes blocks, and fails at one of them."""
+    """Takes blocks, and fails once, at one of them."""
 
     def __init__(self, bad: int | None = None) -> None:
         self.blocks: list[bytes] = []
@@ -35,6 +35,7 @@ class Sink:
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if len(self.blocks) == self.bad:
+            self.bad = None
             raise StoreError("the disk is full")
         self.blocks.append(bytes(data))
 
@@ -88,14 +89,15 @@ def test_blocks_are_written_in_order() -> None:
     assert not ours()
 
 
-@pytest.mark.parametrize("last", ["write", "commit"])
+@pytest.mark.parametrize("last", ["write", "write a block", "commit"])
 def test_what_went_wrong_is_raised_by_the_next_call(last: str) -> None:
+    """And nothing is written behind it."""
     sink = Sink(bad=1)
     writer = WriteBehind(sink)
     writer.write(bytes(MEGABYTE))
     writer.write(bytes(MEGABYTE))
     with pytest.raises(StoreError, match="disk is full"):
-        writer.write(b"more") if last == "write" else writer.commit()
+        writer.commit() if last == "commit" else writer.write(b"more" if last == "write" else bytes(MEGABYTE))
     writer.abort()
     assert sink.end == "aborted"
     assert len(sink.blocks) == 1

@@ -242,6 +242,34 @@ def test_bytes_of_any_length_are_written_whole(tmp_path):
     assert whole  # not compared in the assert: the difference would be a screenful
 
 
+def test_no_call_fills_a_whole_mebibyte_of_a_file(tmp_path):
+    """Linux would look for as much free memory in one piece."""
+    calls = []
+
+    class Watched(io.RawIOBase):
+        def __init__(self, file):
+            self.file = file
+
+        def write(self, data):
+            calls.append((self.file.tell(), len(data)))
+            return self.file.write(data)
+
+        def close(self):
+            self.file.close()
+
+    writer = LocalStore().create(str(tmp_path / "a"))
+    writer.write(b"")
+    writer._file = Watched(writer._file)
+    blocks = [bytes([number]) * size for number, size in enumerate([3 << 20, 2_117_632, 5, 1 << 20, 2_117_632])]
+    for block in blocks:
+        writer.write(block)
+    writer.commit()
+    whole = (tmp_path / "a").read_bytes() == b"".join(blocks)
+    assert whole
+    assert all((start + size) // (1 << 20) - -(-start // (1 << 20)) < 1 for start, size in calls)
+    assert len(calls) < 12  # and they are few
+
+
 def test_a_file_in_the_way_of_a_folder_is_told_as_that(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ObjectNotFoundError, match="a part of the path is a file, not a folder"):

@@ -31,15 +31,28 @@ class WriteBehind:
 
     def write(self, data: Buffer) -> None:
         """Take a block."""
-        self._settle()
         if len(data) < _WORTH_A_THREAD:
+            self._settle()
             self._sink.write(data)
-        else:
-            self._pending = self._beside.start(self._sink.write, data)
+            return
+        self._check_process()
+        before = self._pending
+        # It begins when the one before is through: to rest until that is so, and then until this began, took longer.
+        self._pending = self._beside.start(self._write_after, before, data)
+        if before is not None:
+            before.future.result()
 
-    def _settle(self) -> None:
+    def _write_after(self, before: Started[None] | None, data: Buffer) -> None:
+        if before is not None:
+            before.future.result()  # behind a block that is not there nothing may be written
+        self._sink.write(data)
+
+    def _check_process(self) -> None:
         if self._process != os.getpid():  # forked since: both would write into one file
             raise WriteError("a shard is finished by the process that began it", hint="open a writer in each process")
+
+    def _settle(self) -> None:
+        self._check_process()
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.future.result()

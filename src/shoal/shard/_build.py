@@ -13,8 +13,10 @@ from ._assemble import MemberColumns, assemble, joined
 from ._columns import LARGEST_SOURCE, ColumnCollector, extractor_for, largest_source
 from ._crc import crc32
 from ._feed import Feed
+from ._heap import keep_freed_memory
 from ._index import Blocks, IndexFacts, ShardIndex
 from ._keys import WEBDATASET_RULE, Grouped, Grouper, KeyRule
+from ._payload_columns import Buffer
 from ._scan import Chunk, Gap, ScanOptions, scan
 
 __all__ = ["BLOCK_BYTES", "BlockCutter", "build_index"]
@@ -25,7 +27,7 @@ longer to read."""
 
 _CHUNK_BYTES = 4 << 20  # what is done once a chunk then costs a member little
 _LARGE = 64 << 20
-_SMALL = 4096
+_SMALL = 512
 Int64 = npt.NDArray[np.int64]
 
 
@@ -34,6 +36,7 @@ def build_index(feed: Feed, facts: IndexFacts, url: str) -> ShardIndex:
 
     Memory stays at a few chunks plus the index itself. Raises a TarError, with the shard's URL, where it is damaged.
     """
+    keep_freed_memory()
     builder = _Builder(feed, facts.rule)
     options = ScanOptions(chunk_bytes=_CHUNK_BYTES, large_bytes=_LARGE, encoding=facts.rule.encoding)
     try:
@@ -97,16 +100,20 @@ class _Builder:
         self._neighbours = True
 
     def add(self, chunk: Chunk) -> None:
+        # First: each checksum of a large member lets go of the interpreter for a moment, which takes long when a thread
+        # waits for it. The one that reads the next chunk does not yet.
+        contents = _contents(chunk) if chunk.data else []
+        crcs = np.fromiter(map(crc32, contents), np.uint32, len(contents))
         grouped = self._grouper.add(chunk.names)
         kept = slice(None) if grouped.kept is None else grouped.kept
         starts, offsets, sizes = chunk.starts[kept], chunk.offsets[kept], chunk.sizes[kept]
-        self._cut_blocks(chunk, grouped.rows, starts)
-        crcs = self._crcs(chunk, offsets, sizes)
-        self._parts.append(MemberColumns(grouped.rows, grouped.fields, offsets, sizes, crcs))
         if chunk.data:
-            self._collect(chunk, grouped, offsets, sizes)
+            self._collect(grouped, contents, sizes)
         else:
             self._drop_columns(grouped)
+        self._cut_blocks(chunk, grouped.rows, starts)
+        crcs = crcs if chunk.data else np.array([self._large_crc], np.uint32)
+        self._parts.append(MemberColumns(grouped.rows, grouped.fields, offsets, sizes, crcs[kept]))
 
     def _cut_blocks(self, chunk: Chunk, rows: Int64, starts: Int64) -> None:
         before = np.concatenate(([self._last_row], rows[:-1])) if len(rows) else rows
@@ -139,29 +146,17 @@ class _Builder:
 
     _large_crc = 0
 
-    def _crcs(self, chunk: Chunk, offsets: Int64, sizes: Int64) -> npt.NDArray[np.uint32]:
-        if not chunk.data:
-            return np.array([self._large_crc][: len(offsets)], np.uint32)
-        view, starts = memoryview(chunk.data), offsets - chunk.base
-        return np.array(
-            [crc32(view[a:b]) for a, b in zip(starts.tolist(), (starts + sizes).tolist(), strict=True)], np.uint32
-        )
-
-    def _collect(self, chunk: Chunk, grouped: Grouped, offsets: Int64, sizes: Int64) -> None:
+    def _collect(self, grouped: Grouped, contents: list[Buffer], sizes: Int64) -> None:
         for name, code in self._grouper.fields.items():
             extract = extractor_for(name)
             if extract is None:
                 continue
             at = np.flatnonzero(grouped.fields == code)
-            largest = int(sizes[at].max()) if len(at) else 0
-            if largest > largest_source(name):
+            if len(at) and sizes[at].max() > largest_source(name):
                 self._collector.drop(name, f"a member over {largest_source(name)} bytes")
-                continue
-            starts = offsets[at] - chunk.base
-            # Payloads may be large, so they are not copied; to copy a small member costs less than a view of it.
-            data = chunk.data if largest < _SMALL else memoryview(chunk.data)
-            members = [data[a:b] for a, b in zip(starts.tolist(), (starts + sizes[at]).tolist(), strict=True)]
-            if members:
+            elif len(at):
+                places = at if grouped.kept is None else grouped.kept[at]
+                members = [contents[place] for place in places.tolist()]
                 self._collector.add_bytes(grouped.rows[at].tolist(), name, members, extract)
 
     def _drop_columns(self, grouped: Grouped) -> None:
@@ -179,3 +174,10 @@ class _Builder:
         dropped = self._collector.dropped
         facts = IndexFacts(facts.size, facts.head_crc, facts.rule, facts.compression, counted, dropped)
         return assemble(facts, keys, names, members, self._collector, blocks, url)
+
+
+def _contents(chunk: Chunk) -> list[Buffer]:
+    """The bytes of each member: a view where they are many, since to copy a few takes less time than a view of them."""
+    starts, data, view = chunk.offsets - chunk.base, chunk.data, memoryview(chunk.data)
+    edges = zip(starts.tolist(), (starts + chunk.sizes).tolist(), strict=True)
+    return [data[start:stop] if stop - start < _SMALL else view[start:stop] for start, stop in edges]

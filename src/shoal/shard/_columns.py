@@ -41,10 +41,6 @@ def largest_source(field: str) -> int:
     return 1 << 62 if extractor_for(field) is _decode_payload else LARGEST_SOURCE
 
 
-def _integer(data: Buffer) -> int:
-    return int(bytes(data))
-
-
 def _text(data: Buffer) -> str:
     return str(data, "utf-8")
 
@@ -54,7 +50,7 @@ _decode_payload = msgspec.msgpack.Decoder().decode
 
 _EXTRACTORS: dict[str, Extractor] = {
     **dict.fromkeys(("json", "jsn"), _decode_json),
-    **dict.fromkeys(("cls", "cls2", "class", "count", "index", "inx", "id"), _integer),
+    **dict.fromkeys(("cls", "cls2", "class", "count", "index", "inx", "id"), int),
     **dict.fromkeys(("txt", "text", "caption", "transcript"), _text),
     **dict.fromkeys(("msgpack", "mp", "msg"), _decode_payload),
 }
@@ -89,7 +85,7 @@ class ColumnCollector:
             self._add_payloads(rows, field, members)
             return
         try:
-            values = [extract(data) for data in members]
+            values = list(map(extract, members))
         except _UNREADABLE:
             values = [_or_none(extract, data) for data in members]
         self.add_values(rows, field, values)

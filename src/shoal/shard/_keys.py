@@ -26,6 +26,7 @@ META_MEMBER = "__meta__"
 OF_THE_SHARD = "metadata of the shard"
 """Why that member belongs to no sample."""
 _OWN_FIELDS = ("__key__", "__url__")  # webdataset puts them into every sample before its fields
+_NO_SEPARATORS = bytes(set(range(256)) - set(b".\n"))
 _RESERVED = re.compile(r"__[^/]*__(?:$|/)")
 
 
@@ -130,8 +131,8 @@ class Grouper:
 
     def _split(self, names: list[str]) -> tuple[Sequence[str], Sequence[str], list[int] | None]:
         if self.rule == WEBDATASET_RULE and _are_simple(names):
-            before, dots, behind = zip(*[name.partition(".") for name in names], strict=True)
-            if "" not in dots:
+            before, behind = _halves(names)
+            if before:
                 return before, behind, None
         pairs = [split_name(name, self.rule) for name in names]
         kept = [at for at, pair in enumerate(pairs) if pair is not None]
@@ -189,6 +190,18 @@ def _are_simple(names: list[str]) -> bool:
         or joined != joined.lower()
         or joined.count("\n") != len(names)
     )
+
+
+def _halves(names: list[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """What stands before and behind the first dot of simple names; nothing where one has no dot."""
+    joined = "\n".join(names)
+    if joined.count(".") == len(names):
+        separators = joined.encode("utf-8", "surrogatepass").translate(None, _NO_SEPARATORS)
+        if separators == (b".\n" * len(names))[:-1]:  # one dot each, so all at once
+            halves = joined.replace(".", "\n").split("\n")
+            return halves[::2], halves[1::2]
+    before, dots, behind = zip(*[name.partition(".") for name in names], strict=True)
+    return ((), ()) if "" in dots else (before, behind)
 
 
 def key_hint(key: str, some: list[str]) -> str | None:

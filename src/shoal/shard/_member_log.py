@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +38,7 @@ class MemberLog:
     ) -> None:
         """Note samples: the fields of each, and all their members one after the other."""
         codes = self._codes(fields)
-        rows = np.repeat(np.arange(len(self.keys), len(self.keys) + len(keys)), [len(names) for names in fields])
+        rows = np.repeat(np.arange(len(self.keys), len(self.keys) + len(keys)), list(map(len, fields)))
         crcs = np.fromiter(map(crc32, contents), np.uint32, len(contents))
         self.keys += keys
         self._parts.append(MemberColumns(rows, codes, offsets, sizes, crcs))
@@ -45,10 +46,8 @@ class MemberLog:
 
     def _codes(self, fields: Sequence[Sequence[str]]) -> Int64:
         codes = self.fields
-        for names in dict.fromkeys(fields):
-            for name in names:
-                codes.setdefault(name, len(codes))
-        return np.array([codes[name] for names in fields for name in names], np.int64)
+        sets = {names: [codes.setdefault(name, len(codes)) for name in names] for names in dict.fromkeys(fields)}
+        return np.array(list(chain.from_iterable(map(sets.__getitem__, fields))), np.int64)
 
     def _collect(self, rows: Int64, codes: Int64, contents: Sequence[bytes], sizes: Int64) -> None:
         for name, code in self.fields.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,7 +32,7 @@ _GATHERED_BYTES = 2 << 20
 _END_BLOCKS = 2
 _RECORD = 10240  # tar pads to records of twenty blocks
 
-Buffer = bytes | bytearray
+Buffer = bytes | bytearray | memoryview
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,55 +96,56 @@ class ShardFile:
         self._block_rows.append(self.samples)
         self._block_offsets.append(self.size)
         if self.size - self._block_offsets[len(self._block_crcs)] >= _GATHERED_BYTES:
-            self._sink.write(self._gathered())
+            self._flush()
 
-    def _gathered(self) -> Buffer:
-        """The blocks that were gathered, as they are stored."""
+    def _flush(self) -> None:
+        """Write the blocks that were gathered, and note what is in them."""
         edges = self._block_offsets[len(self._block_crcs) :]
-        data = self._laid_out(edges[0])
+        samples, extra, self._waiting, self._extra = self._waiting, self._extra, [], []
+        keys, fields, grouped, _ = zip(*samples, strict=True) if samples else ((), (), (), ())
+        names = [*_member_names(keys, fields), *(name.encode() for name, _ in extra)]
+        contents = [*itertools.chain.from_iterable(grouped), *(data for _, data in extra)]
+        sizes = np.fromiter(map(len, contents), np.int64, len(contents))
+        data, offsets = lay_out(names, contents, sizes, self._mtime)
+        offsets += edges[0]
         view = memoryview(data)
         blocks = [view[start - edges[0] : stop - edges[0]] for start, stop in itertools.pairwise(edges)]
-        self._block_crcs += map(crc32, blocks)
-        stored = blocks if self._compressor is None else list(map(self._compressor.add, blocks))
-        self._block_stored += itertools.accumulate(map(len, stored[1:]), initial=self._stored + len(stored[0]))
-        return self._noted(data if self._compressor is None else b"".join(stored))
-
-    def _laid_out(self, base: int) -> bytearray:
-        """The bytes, from ``base`` on, of what was gathered, which is noted and let go."""
-        keys, fields, grouped, _ = zip(*self._waiting, strict=True) if self._waiting else ((), (), (), ())
-        starts = [key.encode() for key in keys]
-        names = [start + ending for start, own in zip(starts, fields, strict=True) for ending in _endings(own)]
-        contents = list(itertools.chain.from_iterable(grouped))
-        count = len(names)
-        names += [name.encode() for name, _ in self._extra]
-        contents += [data for _, data in self._extra]
-        sizes = np.fromiter(map(len, contents), np.int64, len(contents))
-        block, offsets = lay_out(names, contents, sizes, self._mtime)
-        offsets += base
+        self._write(data, blocks)
+        # Each checksum of a large member lets go of the interpreter for a moment, and that takes ten times as long when
+        # a thread waits for it. The one that writes does not yet.
+        count = len(names) - len(extra)
         self._log.add(keys, fields, contents[:count], offsets[:count], sizes[:count])
-        self._waiting.clear()
-        self._extra.clear()
-        return block
+        self._block_crcs += map(crc32, blocks)
 
-    def _noted(self, data: Buffer) -> Buffer:
+    def _write(self, data: Buffer, blocks: list[memoryview]) -> None:
+        """Write blocks, which are all of ``data``, as they are stored."""
+        stored: Sequence[Buffer] = blocks
+        if self._compressor is not None:
+            stored = list(map(self._compressor.add, blocks))
+            data = b"".join(stored)
+        self._block_stored += itertools.accumulate(map(len, stored[1:]), initial=self._stored + len(stored[0]))
+        self._sink.write(data)
+        self._note(data)
+
+    def _note(self, data: Buffer) -> None:
         if len(self._head) < BLOCK:
             self._head += data[: BLOCK - len(self._head)]
         if self._hash is not None:
             self._hash.update(data)
         self._stored += len(data)
-        return data
 
     def _end(self) -> Buffer:
         end = end_marker(self.size)
-        return self._noted(end if self._compressor is None else self._compressor.add(end) + self._compressor.finish())
+        return end if self._compressor is None else self._compressor.add(end) + self._compressor.finish()
 
     def commit(self, *, durable: bool = False) -> WrittenShard:
         """Finish the tar and show it under its name."""
         if self.size > self._block_offsets[-1]:
             self._cut()
         if len(self._block_crcs) < len(self._block_offsets) - 1:
-            self._sink.write(self._gathered())
+            self._flush()
         end = self._end()
+        self._note(end)
         facts = IndexFacts(self._stored, crc32(self._head), compression=self._compression)
         index = self._log.finish(facts, self._blocks())
         self._sink.write(end)
@@ -168,6 +170,11 @@ def end_marker(size: int) -> bytes:
     """What ends a tar of ``size`` bytes: two empty blocks, and more up to a whole record."""
     end = _END_BLOCKS * BLOCK
     return bytes(end + -(size + end) % _RECORD)
+
+
+def _member_names(keys: Sequence[str], fields: Sequence[tuple[str, ...]]) -> list[bytes]:
+    starts = [key.encode() for key in keys]
+    return [start + ending for start, own in zip(starts, fields, strict=True) for ending in _endings(own)]
 
 
 @functools.lru_cache(maxsize=256)

@@ -213,14 +213,14 @@ class ShardWriter:
     def _taken(self, sample: Any) -> tuple[str, Mapping[str, Any]]:
         """The key and the mapping of whatever came in."""
         key, fields = sample if isinstance(sample, tuple) and len(sample) == 2 else (None, sample)
-        if not isinstance(fields, (dict, Mapping)):  # the first is the quick answer to the second
+        if type(fields) is not dict and not isinstance(fields, Mapping):  # the first is the quick answer to the second
             fields = self._typed.stored(fields, self.samples)
-        if not isinstance(fields, (dict, Mapping)):
-            raise WriteError(
-                "this is no sample",
-                expected="a mapping, a (key, mapping) pair or a packable",
-                found=type(sample).__name__,
-            )
+            if not isinstance(fields, Mapping):
+                raise WriteError(
+                    "this is no sample",
+                    expected="a mapping, a (key, mapping) pair or a packable",
+                    found=type(sample).__name__,
+                )
         key = fields.get("__key__") if key is None else key
         key = f"{self._there + self.samples:09d}" if key is None else key
         if not isinstance(key, str):
