@@ -281,6 +281,11 @@ def test_integers_are_a_column(field):
     assert index.columns[field].type == pa.int64()
 
 
+def test_integers_with_much_around_them_are_a_column_and_what_is_none_is_null():
+    values = [b"7", b" " * 2000 + b"8", b"x" * 2000, b"9"]
+    assert _columns(values, "cls").columns["cls"].to_pylist() == [7, 8, None, 9]
+
+
 def test_short_texts_are_a_column():
     index = _columns([b"hello", "h\u00e9".encode(), b"\xff", b"", b"x" * LONGEST_TEXT], "txt")
     assert index.columns["txt"].to_pylist() == ["hello", "h\u00e9", None, "", "x" * LONGEST_TEXT]

@@ -86,7 +86,7 @@ class ColumnCollector:
             return
         try:
             values = list(map(extract, members))
-        except _UNREADABLE:
+        except (*_UNREADABLE, TypeError):  # `int` takes no view, as of a large member
             values = [_or_none(extract, data) for data in members]
         self.add_values(rows, field, values)
 
@@ -200,7 +200,7 @@ def _is_payload(data: Buffer) -> bool:
 
 def _or_none(extract: Extractor, data: Buffer) -> Any:
     try:
-        return extract(data)
+        return extract(bytes(data))
     except _UNREADABLE:
         return None
 
