@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shoal
-from shoal.shard._pieced import pieced_rows
+from shoal.shard._pieced import PiecedBlocks
 from shoal.store import ObjectInfo, ObjectReader, PulledReader, store_for
 
 
@@ -59,21 +59,21 @@ def test_they_are_those_of_whole_blocks(shard, ends, at_blocks):
     ends += shard.index.blocks.offsets.tolist() if at_blocks else []
     reader = Cut(store_for(shard.url).open(shard.url), ends)
     pulled = PulledReader(reader, [(0, reader.info.size)])
-    spans = shard.spans()
+    spans, blocks = shard.spans(), PiecedBlocks(shard)
     assert len(spans) > 2
     for span in spans:
-        assert pieced_rows(shard, pulled, *span) == shard.read_span(*span)
+        assert blocks.read(pulled, *span) == shard.read_span(*span)
 
 
 def test_what_is_no_block_or_is_damaged_is_left_to_others(shard):
     reader = Cut(store_for(shard.url).open(shard.url), [5000])
     size = reader.info.size
     first, last = shard.spans()[0]
-    assert pieced_rows(shard, PulledReader(reader, [(0, size)]), first, last - 1) is None
-    assert pieced_rows(shard, PulledReader(reader, [(5000, size)]), first, last) is None
+    assert PiecedBlocks(shard).read(PulledReader(reader, [(0, size)]), first, last - 1) is None
+    assert PiecedBlocks(shard).read(PulledReader(reader, [(5000, size)]), first, last) is None
     held = bytearray(reader.read(0, size))
     held[700] ^= 1
-    assert pieced_rows(shard, PulledReader(reader, (), (0, [bytes(held)])), first, last) is None
+    assert PiecedBlocks(shard).read(PulledReader(reader, (), (0, [bytes(held)])), first, last) is None
     held[700] ^= 1
-    rows = pieced_rows(shard, PulledReader(reader, (), (0, [bytes(held)])), first, last)
+    rows = PiecedBlocks(shard).read(PulledReader(reader, (), (0, [bytes(held)])), first, last)
     assert rows == shard.read_span(first, last)

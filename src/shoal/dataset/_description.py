@@ -15,7 +15,7 @@ from shoal.codec import DecodeSpec
 from shoal.errors import ManifestError
 from shoal.formats import SourceOptions, open_source
 from shoal.protocols import DataSource
-from shoal.shard import ErrorPolicy, KeyRule, OnError, Source
+from shoal.shard import ErrorPolicy, KeyRule, OnError, Source, manifest_url
 from shoal.store import Glance
 
 from ._growing._tombstones import living_rows
@@ -114,7 +114,7 @@ class Opened:
 
     def __init__(self, description: Description, identity: str | None = None) -> None:
         self._description = description
-        self._glance = Glance()
+        self._glance = Glance(beside=manifest_url)
         self._expected = identity
         """What the source must be, where numbers of its samples are known already."""
 

@@ -11,7 +11,7 @@ import numpy as np
 from shoal.errors import ShoalError, StaleIndexError, TarError
 from shoal.store import PulledReader, is_far
 
-from ._pieced import pieced_rows
+from ._pieced import PiecedBlocks
 from ._policy import ErrorLog
 from ._raw import RawField
 from ._rows import Decoders, Sample, decode_rows
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 __all__ = ["stream_raw", "stream_samples"]
 
 T = TypeVar("T")
-_Read = Callable[[Shard, Sequence[str] | None, PulledReader, int, int], T]
-"""Makes something of these fields of a span of a shard, whose bytes come through the reader."""
+_Begin = Callable[[Shard, Sequence[str] | None], Callable[[PulledReader, int, int], T]]
+"""Gives what makes something of these fields of the spans of a shard, whose bytes come through the reader."""
 
 
 def stream_samples(
     source: ShardSource, fields: Sequence[str] | None, decoders: Decoders, log: ErrorLog
 ) -> Iterator[list[Sample]]:
     """Block by block. A far shard that nobody has indexed is read as it comes."""
-    with SpansAhead(_wants(source, fields, _read_pulled)) as ahead:
+    with SpansAhead(_wants(source, fields, _samples_pulled)) as ahead:
         for number, ref in enumerate(source.shards):
             try:
                 shard = source.indexed(number)
@@ -53,7 +53,7 @@ def stream_samples(
 def stream_raw(source: ShardSource, field: str) -> Iterator[RawField]:
     """One field of all samples, block by block."""
     wants = _wants(
-        source, [field], lambda shard, _, reader, start, stop: shard.over(reader).raw_span(start, stop, field)
+        source, [field], lambda shard, _: lambda reader, start, stop: shard.over(reader).raw_span(start, stop, field)
     )
     with SpansAhead(wants) as ahead:
         for number in range(len(source.shards)):
@@ -63,20 +63,23 @@ def stream_raw(source: ShardSource, field: str) -> Iterator[RawField]:
                 yield shard.raw_span(start, stop, field) if made is None else made
 
 
-def _read_pulled(
-    shard: Shard, fields: Sequence[str] | None, reader: PulledReader, start: int, stop: int
-) -> list[Sample]:
+def _samples_pulled(shard: Shard, fields: Sequence[str] | None) -> Callable[[PulledReader, int, int], list[Sample]]:
     whole = fields is None or set(fields) >= set(shard.index.fields)
-    made = pieced_rows(shard, reader, start, stop) if whole else None
-    return shard.over(reader).read_span(start, stop, fields) if made is None else made
+    blocks = PiecedBlocks(shard) if whole else None
+
+    def read(reader: PulledReader, start: int, stop: int) -> list[Sample]:
+        made = blocks.read(reader, start, stop) if blocks is not None else None
+        return shard.over(reader).read_span(start, stop, fields) if made is None else made
+
+    return read
 
 
-def _wants(source: ShardSource, fields: Sequence[str] | None, read: _Read[T]) -> Iterator[Want[T]] | None:
+def _wants(source: ShardSource, fields: Sequence[str] | None, begin: _Begin[T]) -> Iterator[Want[T]] | None:
     """What is read ahead; None where no shard is far."""
-    return _far_wants(source, fields, read) if any(is_far(ref.url) for ref in source.shards) else None
+    return _far_wants(source, fields, begin) if any(is_far(ref.url) for ref in source.shards) else None
 
 
-def _far_wants(source: ShardSource, fields: Sequence[str] | None, read: _Read[T]) -> Iterator[Want[T]]:
+def _far_wants(source: ShardSource, fields: Sequence[str] | None, begin: _Begin[T]) -> Iterator[Want[T]]:
     for number in range(len(source.shards)):
         try:
             if source.is_foreign(number):
@@ -85,7 +88,7 @@ def _far_wants(source: ShardSource, fields: Sequence[str] | None, read: _Read[T]
             wanted = source.wanted_fields(number, fields)
         except ShoalError:  # who reads it says so
             continue
-        yield Want(number, shard, wanted, functools.partial(read, shard, wanted))
+        yield Want(number, shard, wanted, functools.partial(begin, shard, wanted))
 
 
 def _span(  # a call, so that no name keeps samples that were handed out while the next are read

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Decoders", "Sample", "block_rows", "decode_rows", "scattered_rows", "whole_rows"]
+__all__ = ["Decoders", "Sample", "block_rows", "decode_rows", "edged_rows", "scattered_rows", "whole_rows"]
 
 Sample = dict[str, Any]
 Decoders = Mapping[str, Callable[[bytes], Any]]
@@ -45,9 +45,23 @@ def whole_rows(
 ) -> list[Sample]:
     """Samples with a buffer each, in which their members lie at ``starts``; a negative start is a missing field."""
     sparse = tuple(bool((start < 0).any()) for start in starts)
-    build = _whole_builder(tuple(fields), sparse)
-    columns = [column.tolist() for start, size in zip(starts, sizes, strict=True) for column in (start, start + size)]
-    return build(keys, [buffers, *columns], url)
+    edges = [column.tolist() for start, size in zip(starts, sizes, strict=True) for column in (start, start + size)]
+    return edged_rows(buffers, url, keys, fields, edges, sparse)
+
+
+def edged_rows(
+    buffers: list[bytes],
+    url: str,
+    keys: list[str],
+    fields: Sequence[str],
+    edges: list[list[int]],
+    sparse: tuple[bool, ...],
+) -> list[Sample]:
+    """Samples with a buffer each: ``edges`` has two lists for each field, where members start and stop in the buffers.
+
+    A negative start is a missing field; ``sparse`` says of which fields there may be such.
+    """
+    return _whole_builder(tuple(fields), sparse)(keys, [buffers, *edges], url)
 
 
 def scattered_rows(

@@ -23,6 +23,8 @@ from ._shard import Shard
 __all__ = ["SpansAhead", "Want"]
 
 R = TypeVar("R")
+_Pieces = Sequence[tuple[int, bytes]]
+"""Bytes that follow each other as they came, each piece with its position."""
 _LONGEST_START = 0.1
 """Seconds after which no thread is waited for that should have begun: all of them may be busy."""
 
@@ -34,7 +36,8 @@ class Want(Generic[R]):
     number: int
     shard: Shard
     fields: Sequence[str] | None
-    read: Callable[[PulledReader, int, int], R]
+    begin: Callable[[], Callable[[PulledReader, int, int], R]]
+    """Gives what reads the spans of one part, which are asked for in order."""
 
 
 class _Part(Generic[R]):
@@ -45,13 +48,13 @@ class _Part(Generic[R]):
     ) -> None:
         self.name = (want.number, name)
         self.size = sum(stop - start for start, stop in part.ranges)
-        self._want = want
+        self._read = want.begin()
         self._far = far
         self._spans = spans
         self._part = part
         self._made: dict[int, R] = {}
-        self._head: bytes | None = None
-        self._tail = b""
+        self._head: _Pieces | None = None
+        self._tail: _Pieces = ()
         self._changed = threading.Condition()
         self._begun = self._ended = self._dropped = False
 
@@ -82,23 +85,23 @@ class _Part(Generic[R]):
         part = self._part
         with contextlib.closing(PulledReader(self._far, part.ranges)) as reader:
             if self._is_split:
-                self._keep_head(reader.read(part.ranges[0][0], part.head))
+                self._keep_head(reader.pieces(part.ranges[0][0], part.head))
             for start, stop in self._spans[self._is_split :]:
-                made = self._want.read(reader, start, stop)
+                made = self._read(reader, start, stop)
                 with self._changed:
                     if self._dropped:
                         return
                     self._made[start] = made
                     self._changed.notify_all()
             if part.ranges and part.tail < part.ranges[-1][1]:
-                self._tail = reader.read(part.tail, part.ranges[-1][1])
+                self._tail = reader.pieces(part.tail, part.ranges[-1][1])
 
-    def _keep_head(self, head: bytes) -> None:
+    def _keep_head(self, head: _Pieces) -> None:
         with self._changed:
             self._head = head
             self._changed.notify_all()
 
-    def taken(self, start: int, before: bytes) -> R | None:
+    def taken(self, start: int, before: _Pieces) -> R | None:
         """What was made of the span that starts here; None where that failed.
 
         ``before`` is what the part before had left over: the beginning of the first span, where that began there.
@@ -110,22 +113,22 @@ class _Part(Generic[R]):
             while not (self._ended or start in self._made or (is_first and self._head is not None)):
                 self._changed.wait()  # for a thread that makes requests, each with a timeout
             found, head = self._made.pop(start, None), self._head
-        return self._across(before, head) if is_first and head is not None else found
+        return self._across([*before, *head]) if is_first and head else found
 
     def _begins_soon(self) -> bool:
         """Whether a thread reads it, or is about to: so that spans are there one by one, as they are made."""
         with self._changed:
             return self._changed.wait_for(lambda: self._begun, _LONGEST_START)
 
-    def _across(self, before: bytes, head: bytes) -> R | None:
+    def _across(self, pieces: _Pieces) -> R | None:
         """The first span, of what the part before had left over and what came first here."""
-        held = (self._part.ranges[0][0] - len(before), [before, head])
+        held = (pieces[0][0], [piece for _, piece in pieces])
         try:
-            return self._want.read(PulledReader(self._far, (), held), *self._spans[0])
+            return self._read(PulledReader(self._far, (), held), *self._spans[0])
         except ShoalError:
             return None  # as above
 
-    def left_over(self) -> bytes:
+    def left_over(self) -> _Pieces:
         """The beginning of the span that ends in the part that follows; waits until it is there."""
         with self._changed:
             while not self._ended:
@@ -136,7 +139,7 @@ class _Part(Generic[R]):
         with self._changed:
             self._dropped = self._ended = True
             self._made.clear()
-            self._head, self._tail = None, b""
+            self._head, self._tail = None, ()
             self._changed.notify_all()
 
 
@@ -146,7 +149,7 @@ class SpansAhead(Generic[R]):
     def __init__(self, wants: Iterator[Want[R]] | None) -> None:
         self._ahead = None if wants is None else Ahead(_tasks(wants))
         self._part: _Part[R] | None = None
-        self._before = b""
+        self._before: _Pieces = ()
         """What the part before had left over."""
         self._shard = -1
         self._parts: dict[int, int] = {}
@@ -171,7 +174,7 @@ class SpansAhead(Generic[R]):
         name = (number, self._parts[start])
         if self._part is None or self._part.name != name:
             follows = self._part is not None and self._part.name == (number, name[1] - 1)
-            self._before = self._part.left_over() if self._part is not None and follows else b""
+            self._before = self._part.left_over() if self._part is not None and follows else ()
             self._ahead.release(lambda held: _is_before(held, name))
             found: Any = self._ahead.take(name, lambda held: _is_before(held, name))
             self._part = found

@@ -26,7 +26,7 @@ from ._cache import cache_dir
 from ._cached import CachedReader, cached_reader
 from ._disk import CacheEntry, cache_entries, clear_cache
 from ._forward import read_forward
-from ._glance import Glance
+from ._glance import Glance, asked_early
 from ._held import HeldReader, Segment
 from ._hf_access import HubAccess, hub_access
 from ._local import LocalStore
@@ -82,6 +82,7 @@ __all__ = [
     "StoreOptions",
     "Transferred",
     "UpdatingStore",
+    "asked_early",
     "base_name",
     "cache_dir",
     "cache_entries",

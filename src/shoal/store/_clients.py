@@ -83,15 +83,16 @@ _lock = threading.Lock()
 _HELD: OrderedDict[tuple[object, ...], Clients] = OrderedDict()
 
 
-def clients_for(url: str, address: Address) -> Clients:
+def clients_for(url: str, address: Address, other_than: str | None = None) -> Clients:
     """The clients that serve ``url`` in this process. Raises StoreError in a forked child that cannot have any.
 
-    Of several endpoints those of the next one: ask once for each request.
+    Of several endpoints those of the next one, ``other_than`` the one named: ask once for each request.
     """
     enter_obstore(shown(url))
     options = options_for(url)
     if options.endpoints:
-        options = _at(options, next_endpoint(options.endpoints, options.balance))
+        left = tuple(each for each in options.endpoints if each != other_than) or options.endpoints
+        options = _at(options, next_endpoint(left, options.balance))
     key = _key(address, options)
     with _lock:
         held = _HELD.get(key)

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-__all__ = ["Glance", "glance_now"]
+from ._parallel import submit
+from ._route import store_for
+from ._url import OBJECT_STORES, scheme_of
+
+__all__ = ["Glance", "asked_early", "glance_now"]
 
 _MOST_BYTES = 8 << 20
 
@@ -15,6 +22,7 @@ class Glance:
     """Inside `looking`, object stores answer again what they answered before, about folders and small objects.
 
     So whatever is opened inside is seen as it was at one moment. It may be looked with again later, from any thread.
+    ``beside`` names the small object that is mostly asked for after a folder: it is read while the folder is listed.
 
     Example:
         >>> from shoal.store import store_for
@@ -23,7 +31,10 @@ class Glance:
         False
     """
 
-    def __init__(self) -> None:
+    def __init__(self, beside: Callable[[str], str] | None = None) -> None:
+        self._beside = beside
+        self._begun: dict[str, Future[bytes]] = {}
+        self._process = os.getpid()
         self._bytes = 0
         self.folders: dict[str, bool] = {}
         self.objects: dict[str, bytes | None] = {}
@@ -38,6 +49,24 @@ class Glance:
             yield
         finally:
             _NOW.reset(token)
+
+    def begin(self, url: str) -> None:
+        """Have a small object of an object store read on another thread, for whoever asks for it inside."""
+        if scheme_of(url) in OBJECT_STORES and url not in self.objects and url not in self._begun:
+            self._begun[url] = submit(functools.partial(store_for(url).read_all, url))
+
+    def begin_beside(self, folder: str) -> None:
+        """Begin to read what is mostly asked for after this folder; a name with a dot is more likely an object's."""
+        if self._beside is not None and "." not in folder.rpartition("/")[2]:
+            self.begin(self._beside(folder))
+
+    def begun(self, url: str) -> Future[bytes] | None:
+        """The reading that was begun, once; None where none was, or no thread has come to it yet.
+
+        It can be waited for: it goes on in a thread of this process, as a request with a timeout.
+        """
+        found = self._begun.pop(url, None)
+        return None if found is None or self._process != os.getpid() or found.cancel() else found
 
     def note_object(self, url: str, data: bytes | None) -> None:
         """Remember an object, unless it is large."""
@@ -66,3 +95,20 @@ _NOW: ContextVar[Glance | None] = ContextVar("glance", default=None)
 def glance_now() -> Glance | None:
     """The one that is entered; None where every question is asked."""
     return _NOW.get()
+
+
+@contextmanager
+def asked_early(url: str) -> Iterator[None]:
+    """Read a small object of an object store on another thread, for whoever asks for it inside.
+
+    Example:
+        >>> from shoal.store import store_for
+        >>> _ = store_for("memory://early/a").write_all("memory://early/a", b"0123")
+        >>> with asked_early("memory://early/a"):
+        ...     store_for("memory://early/a").read_all("memory://early/a")
+        b'0123'
+    """
+    glance = glance_now() or Glance()
+    glance.begin(url)
+    with glance.looking():
+        yield

@@ -7,7 +7,7 @@ from typing import Any
 
 from shoal.errors import ObjectNotFoundError
 
-from ._clients import Clients
+from ._clients import Clients, clients_for
 from ._fetch import Place, RequestFailed, head, place_of
 from ._foreign import FOREIGN, failure_of, our_error
 from ._gate import hold_all
@@ -59,7 +59,7 @@ def list_pages(place: Place) -> Iterator[list[Any]]:
     except RequestFailed as failed:
         if not failed.failure.passing:
             raise our_error(failed.failure, place.url) from None
-    clients = place.clients  # of several endpoints another one
+    clients = clients_for(place.url, place.address, other_than=clients.endpoint)
     try:
         for page in _pages(place, clients, clients.patient):
             yield [meta for meta in page if meta["path"] not in given]

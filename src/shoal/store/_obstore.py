@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future
 from functools import partial
 
 from shoal.errors import (
@@ -193,6 +194,8 @@ class ObstoreStore:
         glance, folder = glance_now(), url.rstrip("/")
         if glance is not None and folder in glance.folders:
             return glance.folders[folder]
+        if glance is not None:
+            glance.begin_beside(folder)
         try:
             page = next(list_pages(place))
         except ObjectNotFoundError:  # there is not even a bucket
@@ -268,13 +271,21 @@ def _whole(place: Place) -> bytes:
 
 
 def _noted(glance: Glance, place: Place) -> bytes:
+    begun = glance.begun(place.url)
     try:
-        data = _whole(place)
+        data = _whole(place) if begun is None else _whole_early(begun, place)
     except ObjectNotFoundError:
         glance.note_object(place.url, None)
         raise
     glance.note_object(place.url, data)
     return data
+
+
+def _whole_early(begun: Future[bytes], place: Place) -> bytes:
+    try:
+        return begun.result()
+    except ObjectNotFoundError:  # then: it may have come before the folder was listed, or whoever asks now knows of it
+        return _whole(place)
 
 
 def _update_once(place: Place, change: Callable[[bytes | None], bytes]) -> None:
