@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import pathlib
 from typing import Any
 
@@ -15,6 +16,7 @@ from shoal.errors import ChecksumError, DecodeError, TruncatedError
 from shoal.shard import ShardSource
 from shoal.shard._few import few_raw, few_samples
 from shoal.shard._flat import FlatIndex
+from shoal.shard._index import KnownIndex
 
 SHARDS, EACH = 12, 40
 
@@ -144,3 +146,16 @@ def test_a_shard_written_anew_is_met_again(tmp_path: pathlib.Path, monkeypatch: 
     for name in ("x-003.tar", ".shoal/index/x-003.tar.arrow"):
         (tmp_path / "again" / name).replace(tmp_path / "data" / name)
     assert ["bin" in sample for sample in source.read(rows)] == [True, False, True]
+
+
+def test_indexes_that_were_copied_are_let_go_of(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.shard._open_shards.most_open", lambda: 1)
+    monkeypatch.setattr("shoal.shard._open_shards._MOST_KNOWN", 1)
+    source = written(tmp_path / "data")
+    rows = np.arange(0, SHARDS * EACH, 7)
+    assert [sample["bin"] for sample in source.read(rows)] == list(map(value, rows.tolist()))
+    own = {shard.url for shard in source.shards}
+    gc.collect()
+    held = [one for one in gc.get_objects() if isinstance(one, KnownIndex) and one.info.url in own]
+    assert len(held) <= 2
+    assert [sample["bin"] for sample in source.read(rows)] == list(map(value, rows.tolist()))

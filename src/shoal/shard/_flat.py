@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ._index import LongExtents, ShardIndex
+from ._index import LongExtents
 from ._shard import Shard
 
 __all__ = ["FlatIndex", "FlatPart"]
@@ -42,7 +42,8 @@ class FlatIndex:
 
     def __init__(self, starts: Int64) -> None:
         self._starts = starts
-        self._met: dict[int, ShardIndex] = {}
+        self._met: dict[int, str] = {}
+        """By number, the version of the object whose index was copied."""
         self._unlike: set[int] = set()
         self._lock = threading.Lock()
         self.fields: dict[str, FlatPart] = {}
@@ -50,30 +51,29 @@ class FlatIndex:
     def meet(self, numbers: Sequence[int], shards: Sequence[Shard]) -> bool:
         """Whether these shards are in it now: not those that are far, or packed, or have other fields than the rest."""
         met = self._met
-        if all(met.get(number) is shard.index for number, shard in zip(numbers, shards, strict=True)):
+        if all(met.get(number, "") == shard.version for number, shard in zip(numbers, shards, strict=True)):
             return True
         with self._lock:
             return all(self._fill(number, shard) for number, shard in zip(numbers, shards, strict=True))
 
     def _fill(self, number: int, shard: Shard) -> bool:
-        index = shard.index
-        if self._met.get(number) is index:
+        if self._met.get(number, "") == shard.version:
             return True
         if number in self._unlike or not self._fits(shard):
             self._unlike.add(number)
             return False
         own = slice(int(self._starts[number]), int(self._starts[number + 1]))
-        for name, extents in index.fields.items():
+        for name, extents in shard.index.fields.items():
             part = self.fields[name]
             part.offset[own], part.size[own] = extents.offset, extents.size
             if extents.crc is not None:
                 part.crc[own] = extents.crc
-        self._met[number] = index
+        self._met[number] = shard.version or ""
         return True
 
     def _fits(self, shard: Shard) -> bool:
         index = shard.index
-        if not shard.is_near or index.blocks is None or isinstance(index.fields, LongExtents):
+        if not shard.version or not shard.is_near or index.blocks is None or isinstance(index.fields, LongExtents):
             return False
         if not self.fields and _EACH * len(index.fields) * int(self._starts[-1]) <= _MOST_BYTES:
             self.fields = {name: _empty(int(self._starts[-1])) for name in index.fields}

@@ -68,6 +68,11 @@ class Shard:
         self._data.close()
 
     @property
+    def version(self) -> str | None:
+        """Of the object when it was opened; None where nobody said."""
+        return None if self.known is None else self.known.info.version
+
+    @property
     def verify(self) -> bool:
         """Whether what is read is checked against the index."""
         return self._verify
