@@ -429,7 +429,7 @@ def test_cache_refuses_what_has_no_samples_to_keep() -> None:
         (lambda: DataLoader(iter(range(5))), "can only be read from its start"),
         (lambda: DataLoader(Anew(5)), "Anew can only be read from its start"),
         (lambda: DataLoader(range(5), batch_size=None).filter(bool), "filter comes after samples are read"),
-        (lambda: DataLoader(range(5)).take(2), "take comes after samples are read"),
+        (lambda: DataLoader(range(5)).take(2).unbatch(), "unbatch comes after samples are read"),
         (lambda: DataLoader(range(5)).repeat(), "repeats without end"),
     ],
 )
@@ -586,3 +586,21 @@ def test_a_loader_says_what_it_was_told():
     line = DataLoader(range(3), seed=2).shuffle(10).map(str).batch(2)
     assert repr(line) == "DataLoader(range(0, 3), batch_size=None, seed=2).shuffle(...).map(...).batch(...)"
     assert repr(DataLoader(range(3))) == "DataLoader(range(0, 3))"
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        lambda loader: loader.take(3),
+        lambda loader: loader.take(0),
+        lambda loader: loader.take(100),
+        lambda loader: loader.skip(2),
+        lambda loader: loader.skip(100),
+        lambda loader: loader.skip(2).map(len).take(3),
+        lambda loader: loader.enumerate().take(2),
+    ],
+    ids=["take", "take none", "take more", "skip", "skip more", "skip, map, take", "enumerate, take"],
+)
+def test_what_is_taken_and_skipped_is_counted_beforehand(then):
+    loader = then(DataLoader(list(range(50)), batch_size=8, num_workers=0))
+    assert len(loader) == len(list(loader))

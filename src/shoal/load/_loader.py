@@ -148,14 +148,14 @@ class DataLoader(Verbs):
             return self._spec.options.steps_per_epoch * epochs
         if built.laid.sampled and built.skips_groups:
             return built.sampler_steps * epochs
-        if not built.laid.has_length:
+        if built.laid.elements(0) is None:
             why = built.laid.why_no_length
             raise TypeError(f"the number of elements is not known before they are made: {why}; give steps_per_epoch=")
         place = place_of_epoch(built, 0) if self._place is None else restarted(built, self._place)
         plan, total = place.plan, 0
         for _ in range(epochs):
             assert plan is not None  # noqa: S101 - what has a length has a plan
-            total += plan.steps
+            total += built.laid.elements(plan.steps) or 0
             plan = following(built, plan)
         return total
 

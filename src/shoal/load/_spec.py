@@ -11,12 +11,27 @@ from shoal.errors import OptionError
 from ._line_steps import holds_back, is_marked
 from ._options import LoaderOptions, ThreadingOptions
 from ._source import Described, Numbered, StreamSource
-from ._steps import Batch, Bucket, Filter, FlatMap, Map, PerSample, Shuffle, Step, Unbatch
+from ._steps import (
+    Batch,
+    Bucket,
+    Enumerate,
+    Filter,
+    FlatMap,
+    Map,
+    PerSample,
+    Shuffle,
+    Skip,
+    Step,
+    Take,
+    Unbatch,
+)
 
 __all__ = ["Laid", "Mode", "PipelineSpec", "lay_out"]
 
 Mode = Literal["exact", "loose", "stream", "sampler"]
 """Whether what an element holds is known beforehand, found while reading, taken from a line, or said by a sampler."""
+_COUNTED = (Map, Enumerate, Take, Skip)
+"""Steps after which it is known how many elements there are."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +121,17 @@ class Laid:
         """Whether the number of elements is known without making them."""
         return self.mode == "exact" and all(isinstance(step, Map) for step in self.rest)
 
+    def elements(self, steps: int) -> int | None:
+        """How many elements come of so many steps of the plan; None where only making them tells."""
+        if self.mode != "exact":
+            return None
+        for step in self.rest:
+            if not isinstance(step, _COUNTED):
+                return None
+            if isinstance(step, (Take, Skip)):
+                steps = min(steps, step.count) if isinstance(step, Take) else max(0, steps - step.count)
+        return steps
+
     @property
     def why_no_length(self) -> str:
         """What makes the number of elements unknown."""
@@ -113,7 +139,7 @@ class Laid:
             return f"{self.source.name} can only be read from its start"
         if self.sampled:
             return "a sampler says when it ends"
-        first = next(step for step in (*self.per_sample, *self.rest) if not isinstance(step, Map))
+        first = next(step for step in (*self.per_sample, *self.rest) if not isinstance(step, _COUNTED))
         return f"{type(first).__name__.lower()} comes after samples are read"
 
 
