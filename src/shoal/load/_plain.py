@@ -48,6 +48,7 @@ class Values(Protocol):
 
     def __getitem__(self, rows: Int64 | slice, /) -> Column:
         """Of some of the samples."""
+        ...
 
 
 def plain_values(data: Buffer, walked: Walked, kind: FieldType) -> Column | None:
