@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, settings
 # The machine's speed is no promise of ours, so no deadline anywhere; in CI a failure must be the commit's doing, so the
 # examples are the same each time. `HYPOTHESIS_PROFILE=deep` looks ten times longer for what the others have missed.
 # Fewer than the hundred that are usual: there are 200 such tests, and `make test` has fifteen minutes.
-settings.register_profile("dev", deadline=None, max_examples=25)
-settings.register_profile("ci", deadline=None, max_examples=25, derandomize=True, print_blob=True)
+settings.register_profile("dev", deadline=None, max_examples=15)
+settings.register_profile("ci", deadline=None, max_examples=15, derandomize=True, print_blob=True)
 settings.register_profile("deep", deadline=None, max_examples=1000, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
 
