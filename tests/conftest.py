@@ -55,7 +55,12 @@ def leaky_peer():
     gc.collect()
 
 
+_LONG = ("test_static.py", "test_tutorial.py", "test_examples.py", "test_demo.py", "test_ray.py", "test_accessible.py")
+"""Files with tests of ten seconds and more: first, so that at the end no process waits for another one's last."""
+
+
 def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: item.path.name not in _LONG)
     for item in items:
         if "leaky_peer" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
