@@ -159,3 +159,9 @@ def test_indexes_that_were_copied_are_let_go_of(tmp_path: pathlib.Path, monkeypa
     held = [one for one in gc.get_objects() if type(one) is KnownIndex and one.info.url in own]
     assert len(held) <= 2
     assert [sample["bin"] for sample in source.read(rows)] == list(map(value, rows.tolist()))
+
+
+def test_a_shard_of_another_length_than_was_counted_is_read_by_itself(tmp_path: pathlib.Path) -> None:
+    source = written(tmp_path / "data")
+    flat, rows = FlatIndex(source.starts - np.arange(SHARDS + 1)), np.array([1, 200])  # as if each had one fewer
+    assert few_samples(flat, source.shard, source.starts, rows, {}) is None

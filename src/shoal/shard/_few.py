@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,7 @@ from shoal.errors import ShoalError
 from ._arrow import text_array
 from ._crc import crc32
 from ._flat import FlatIndex
+from ._plan import whole_spans
 from ._raw import RawField
 from ._rows import Decoders, Sample, decode_rows, whole_rows
 from ._shard import Shard
@@ -27,7 +28,6 @@ from ._shard import Shard
 __all__ = ["few_raw", "few_samples", "is_few"]
 
 Int64 = npt.NDArray[np.int64]
-_FAR = np.int64(1 << 62)
 _FEW = 64
 """Samples of a shard, on average, up to which this is quicker."""
 
@@ -36,7 +36,6 @@ _FEW = 64
 class _Places:
     """Samples by shard: those of ``shards[i]`` are ``rows[edges[i] : edges[i + 1]]``."""
 
-    flat: FlatIndex
     rows: Int64
     """Numbers in the source."""
     own: Int64
@@ -57,9 +56,10 @@ class _Places:
             found += shard.read_each(begins[first:last], ends[first:last])
         return found
 
-    def per_shard(self, values: Sequence[str]) -> list[str]:
-        """What is said of each shard, for each of its samples."""
-        return np.repeat(np.array(values, object), np.diff(self.edges)).tolist()
+    @property
+    def numbers(self) -> Int64:
+        """Which of the shards each sample is of."""
+        return np.repeat(np.arange(len(self.shards)), np.diff(self.edges))
 
     def keys(self) -> list[str]:
         """The keys of the samples."""
@@ -88,9 +88,8 @@ def few_raw(
     if places.verify and not _are_whole(found, part.crc[places.rows]):
         return None
     data, sizes = b"".join(map(found.__getitem__, places.back.tolist())), sizes[places.back]
-    numbers = np.repeat(np.arange(len(places.shards)), np.diff(places.edges))[places.back]
-    urls = tuple(shard.url for shard in places.shards)
-    return RawField(data, np.cumsum(sizes) - sizes, sizes, functools.partial(_keys, places), urls, numbers)
+    keys, urls = functools.partial(_keys, places), tuple(shard.url for shard in places.shards)
+    return RawField(data, np.cumsum(sizes) - sizes, sizes, keys, urls, places.numbers[places.back])
 
 
 def _keys(places: _Places) -> pa.StringArray:
@@ -106,14 +105,13 @@ def few_samples(
         return None
     parts = list(flat.fields.values())
     offsets, sizes = [part.offset[places.rows] for part in parts], [part.size[places.rows] for part in parts]
-    low = functools.reduce(np.minimum, [np.where(offset > 0, offset, _FAR) for offset in offsets])
-    high = functools.reduce(np.maximum, [offset + size for offset, size in zip(offsets, sizes, strict=True)])
+    low, high = whole_spans(offsets, sizes)
     if not high.all():  # a sample without any field
         return None
     buffers, keys = places.read(low, high), places.keys()
     samples = whole_rows(buffers, "", keys, list(flat.fields), [offset - low for offset in offsets], sizes)
-    for sample, url in zip(samples, places.per_shard([shard.url for shard in places.shards]), strict=True):
-        sample["__url__"] = url
+    for sample, number in zip(samples, places.numbers.tolist(), strict=True):
+        sample["__url__"] = places.shards[number].url
     if not _checked_and_decoded(samples, flat, places, decoders):
         return None
     return list(map(samples.__getitem__, places.back.tolist()))
@@ -148,4 +146,4 @@ def _places(flat: FlatIndex, shard_at: Callable[[int], Shard], starts: Int64, ro
         return None
     back = np.empty(len(rows), np.int64)
     back[order] = np.arange(len(rows))
-    return _Places(flat, rows[order], rows[order] - starts[ordered], back, shards, edges)
+    return _Places(rows[order], rows[order] - starts[ordered], back, shards, edges)

@@ -59,10 +59,10 @@ class FlatIndex:
     def _fill(self, number: int, shard: Shard) -> bool:
         if self._met.get(number, "") == shard.version:
             return True
-        if number in self._unlike or not self._fits(shard):
+        own = slice(int(self._starts[number]), int(self._starts[number + 1]))
+        if number in self._unlike or len(shard) != own.stop - own.start or not self._fits(shard):
             self._unlike.add(number)
             return False
-        own = slice(int(self._starts[number]), int(self._starts[number + 1]))
         for name, extents in shard.index.fields.items():
             part = self.fields[name]
             part.offset[own], part.size[own] = extents.offset, extents.size

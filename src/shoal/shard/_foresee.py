@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -11,7 +10,7 @@ import numpy.typing as npt
 
 from ._few import is_few
 from ._index import Blocks, LongExtents, ShardIndex
-from ._plan import plan_reads
+from ._plan import plan_reads, whole_spans
 from ._resident import BLOCKS_AT_ONCE
 from ._source import ShardSource
 
@@ -19,7 +18,6 @@ __all__ = ["Reads", "foresee", "foresee_held"]
 
 Int64 = npt.NDArray[np.int64]
 Ranges = tuple[Int64, Int64]
-_FAR = np.int64(1 << 62)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +124,7 @@ def _of_shard(index: ShardIndex, rows: Int64, fields: Sequence[str] | None, *, j
 def _ranges(offsets: list[Int64], sizes: list[Int64], *, whole: bool, alone: bool) -> Ranges:
     """As `Shard` reads: whole samples each in one go, fields of one sample alone each, else near members together."""
     if whole:
-        low = functools.reduce(np.minimum, [np.where(offset > 0, offset, _FAR) for offset in offsets])
-        high = functools.reduce(np.maximum, [offset + size for offset, size in zip(offsets, sizes, strict=True)])
+        low, high = whole_spans(offsets, sizes)
         return low[high > 0], high[high > 0]
     every, size = np.concatenate(offsets), np.concatenate(sizes)
     if alone:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ReadPlan", "plan_reads"]
+__all__ = ["ReadPlan", "plan_reads", "whole_spans"]
 
 Int64 = npt.NDArray[np.int64]
 
 GAP_BYTES = 4096
 """Two members with less between them are read in one go: a header and padding always, another small field sometimes."""
 MOST_BYTES = 16 << 20
+_FAR = np.int64(1 << 62)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +64,18 @@ def _range_firsts(begin: Int64, end: Int64, gap: int, most: int) -> npt.NDArray[
         parts = (edge - run_start) // most
         first[1:] |= parts[1:] != parts[:-1]
     return first
+
+
+def whole_spans(offsets: Sequence[Int64], sizes: Sequence[Int64]) -> tuple[Int64, Int64]:
+    """For each sample, from its first member to the end of its last, given each field's members.
+
+    A sample without any starts far behind its end, 0, so that no field of it is found there.
+
+    Example:
+        >>> starts, stops = whole_spans([np.array([512]), np.array([1536])], [np.array([3]), np.array([5])])
+        >>> starts.tolist(), stops.tolist()
+        ([512], [1541])
+    """
+    low = functools.reduce(np.minimum, [np.where(offset > 0, offset, _FAR) for offset in offsets])
+    high = functools.reduce(np.maximum, [offset + size for offset, size in zip(offsets, sizes, strict=True)])
+    return low, high

@@ -21,7 +21,7 @@ from ._cut import Cuts, read_cut
 from ._edges import Edges, edges_from
 from ._heap import keep_freed_memory
 from ._index import Blocks, Extents, KnownIndex, LongExtents, ShardIndex
-from ._plan import plan_reads
+from ._plan import plan_reads, whole_spans
 from ._raw import RawField
 from ._rows import Decoders, Sample, block_rows, decode_rows, scattered_rows, whole_rows
 
@@ -29,7 +29,6 @@ __all__ = ["Shard", "damaged"]
 
 Int64 = npt.NDArray[np.int64]
 _NO_DECODERS: Decoders = {}
-_FAR = np.int64(1 << 62)
 _FEW = 8
 """Rows that are quicker read one by one than as columns."""
 
@@ -209,8 +208,7 @@ class Shard:
         self, keys: list[str], names: list[str], offsets: list[Int64], sizes: list[Int64]
     ) -> list[Sample]:
         """All fields of samples that are runs of neighbours: one read each, from the first member to the last."""
-        low = functools.reduce(np.minimum, [np.where(offset > 0, offset, _FAR) for offset in offsets])
-        high = functools.reduce(np.maximum, [offset + size for offset, size in zip(offsets, sizes, strict=True)])
+        low, high = whole_spans(offsets, sizes)
         buffers = self._data.read_many(low.tolist(), high.tolist())
         return whole_rows(buffers, self.url, keys, names, [offset - low for offset in offsets], sizes)
 
