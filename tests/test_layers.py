@@ -27,6 +27,11 @@ LAYERS = {
     **dict.fromkeys(["cli", "testing"], 11),
     **dict.fromkeys(["__init__", "__main__"], 12),  # the front door: may import anything, is imported by nobody
 }
+# Folders inside a package, in the order in which they may use each other: a stage imports only from those before it.
+STAGES = {
+    "load": ["_columns", "_steps", "_engine"],
+    "shard": ["_tar", "_compress", "_index", "_one", "_interop", "_folder", "_many", "_write", "_verify"],
+}
 FRAMEWORKS = {"torch": "torch", "lightning": "torch", "tensorflow": "tf", "jax": "jax", "ray": "ray"}
 FRAMEWORK_PACKAGES = {"torch"}
 FRAMEWORK_HOMES = {
@@ -74,6 +79,20 @@ def direction(tree: ast.AST, where: Path) -> Iterator[str]:
             yield f":{line}: {top} is imported outside its adapter"
         if top == "shoal" and target != home and LAYERS.get(target, 12) >= LAYERS[home] and home != "__init__":
             yield f":{line}: {home} (layer {LAYERS[home]}) imports {name} (layer {LAYERS.get(target, 'front door')})"
+        if top == "shoal" and target != home and re.search(r"\._[a-z]\w*(\.|$)", rest):
+            yield f":{line}: {name} is private to `{target}`; have `{target}` export what others need"
+        if top == "shoal" and target == home and (problem := against_stages(home, where.parts[1], rest.split(".")[1:])):
+            yield f":{line}: {problem}"
+
+
+def against_stages(package: str, stage: str, imported: list[str]) -> str | None:
+    """What is wrong with an import inside a package that has stages."""
+    stages = STAGES.get(package, [])
+    if stage not in stages or not imported or imported[0] == stage:
+        return None
+    if imported[0] in stages and stages.index(imported[0]) < stages.index(stage):
+        return None
+    return f"{package}/{stage} imports {'.'.join(imported)}, which is not of a stage before it"
 
 
 def adapter_of(where: Path) -> str | None:
@@ -123,6 +142,11 @@ def test_the_table_for_contributors_is_the_rule():
         ("load/_run.py", "import importlib\nimportlib.import_module('jax')", "jax is imported outside its adapter"),
         ("tf.py", "import torch", "torch is imported outside its adapter"),
         ("codec/_tf.py", "import torch", "torch is imported outside its adapter"),
+        ("plaid/_map.py", "from shoal.shard._tar import crc32", "shard._tar.crc32 is private to `shard`"),
+        ("plaid/_map.py", "from shoal.shard import _tar", "shoal.shard._tar is private to `shard`"),
+        ("shard/_tar/_scan.py", "from shoal.shard._index import load_index", "which is not of a stage before it"),
+        ("shard/_tar/_scan.py", "from .. import _index", "shard/_tar imports _index, which is not of a stage"),
+        ("shard/_one/_shard.py", "from shoal.shard import scan", "shard/_one imports scan, which is not of a stage"),
         ("surprise/__init__.py", "", "`surprise` has no layer"),
         ("store/_utils.py", "", "called after what is in it"),
         ("store/helpers/x.py", "", "called after what is in it"),
@@ -143,6 +167,7 @@ def test_a_breach_is_seen(tmp_path, module, source, complaint):
             "from shoal.store import get\nfrom ..codec import decode\nfrom shoal import errors, __version__",
         ),
         ("shard/_read.py", "from ._scan import scan\nfrom . import _scan\nfrom shoal.shard import _scan"),
+        ("shard/_one/_shard.py", "from shoal.shard._tar import scan\nfrom ._rows import Sample\nfrom . import _rows"),
         ("torch/_loader.py", "import lightning\nimport torch"),
         ("codec/_torch.py", "def f():\n    import torch"),
         ("codec/_jax.py", "def f():\n    import jax"),

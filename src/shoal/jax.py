@@ -12,9 +12,7 @@ import numpy.typing as npt
 from shoal import load
 from shoal.adapt import map_arrays
 from shoal.errors import MissingExtraError, OptionError
-from shoal.load import LoaderOptions, Map
-from shoal.load._build import Built, build
-from shoal.load._spec import PipelineSpec
+from shoal.load import Built, LoaderOptions, Map, PipelineSpec, build
 
 if TYPE_CHECKING:
     from jax.sharding import Sharding

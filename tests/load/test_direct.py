@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 import shoal
 from shoal.errors import ChecksumError, SchemaMismatchError, TruncatedError
 from shoal.load import BufferPool, Learnt, PayloadReader, SampleBatch
-from shoal.load import _direct as direct
-from shoal.load._direct import direct_columns, direct_plan
+from shoal.load._columns import _direct as direct
+from shoal.load._columns._direct import direct_columns, direct_plan
 from shoal.shard import ShardSource
-from shoal.shard import _cut as cut
+from shoal.shard._one import _cut as cut
 
 SHAPE = (120, 100, 3)
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from hypothesis import strategies as st
 
 from shoal.errors import TarError
-from shoal.shard._feed import Feed, ReaderFeed, StreamFeed
-from shoal.shard._scan import Chunk, Gap, ScanOptions, scan
+from shoal.shard._tar._feed import Feed, ReaderFeed, StreamFeed
+from shoal.shard._tar._scan import Chunk, Gap, ScanOptions, scan
 from shoal.store import ObjectInfo
 
 BLOCK = 512

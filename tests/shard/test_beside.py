@@ -14,8 +14,8 @@ import pytest
 
 from shoal.errors import StoreError
 from shoal.shard import ReaderFeed, scan
-from shoal.shard._behind import WriteBehind
-from shoal.shard._beside import Beside
+from shoal.shard._tar._behind import WriteBehind
+from shoal.shard._tar._beside import Beside
 from shoal.store import ObjectInfo, store_for
 
 MEGABYTE = 1 << 20

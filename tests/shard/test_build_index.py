@@ -37,12 +37,12 @@ from shoal.errors import (
     StoreError,
     TarError,
 )
-from shoal.shard import _build
-from shoal.shard._assemble import MOST_WIDE_FIELDS
-from shoal.shard._build import BlockCutter, build_index
-from shoal.shard._columns import LARGEST_SOURCE, LONGEST_TEXT, MOST_COLUMNS
-from shoal.shard._index import IndexFacts, LongExtents, decode_index, encode_index, load_index, save_index
-from shoal.shard._keys import KeyRule
+from shoal.shard._index import _build
+from shoal.shard._index._assemble import MOST_WIDE_FIELDS
+from shoal.shard._index._build import BlockCutter, build_index
+from shoal.shard._index._columns import LARGEST_SOURCE, LONGEST_TEXT, MOST_COLUMNS
+from shoal.shard._index._index import IndexFacts, LongExtents, decode_index, encode_index, load_index, save_index
+from shoal.shard._tar._keys import KeyRule
 from shoal.store import store_for
 
 URL = "memory://shard.tar"

@@ -30,14 +30,14 @@ from shoal.errors import (
     StaleIndexError,
     WriteError,
 )
-from shoal.shard._build import build_index
-from shoal.shard._crc import crc32
-from shoal.shard._feed import ReaderFeed
-from shoal.shard._index import IndexFacts, LongExtents, decode_index, encode_index
-from shoal.shard._interop_dali import export_dali_idx, import_dali
-from shoal.shard._interop_energon import export_tar_idx, import_energon
-from shoal.shard._interop_wids import WidsShard, check_wids, export_wids, import_wids
-from shoal.shard._keys import WEBDATASET_RULE, KeyRule
+from shoal.shard._index._build import build_index
+from shoal.shard._index._index import IndexFacts, LongExtents, decode_index, encode_index
+from shoal.shard._interop._dali import export_dali_idx, import_dali
+from shoal.shard._interop._energon import export_tar_idx, import_energon
+from shoal.shard._interop._wids import WidsShard, check_wids, export_wids, import_wids
+from shoal.shard._tar._crc import crc32
+from shoal.shard._tar._feed import ReaderFeed
+from shoal.shard._tar._keys import WEBDATASET_RULE, KeyRule
 from shoal.store import store_for
 
 # -------------------------------------------------------------------------------------------------- tars and the oracle

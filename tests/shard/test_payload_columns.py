@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 import shoal
 from shoal.errors import FieldError, QueryError
-from shoal.shard._columns import ColumnCollector, extractor_for
-from shoal.shard._payload_columns import PayloadReader
+from shoal.shard._index._columns import ColumnCollector, extractor_for
+from shoal.shard._index._payload_columns import PayloadReader
 
 pack = msgspec.msgpack.encode
 NAMES = st.sampled_from(["a", "b", "c", 'q"', "\x1f", "dotted.name"])

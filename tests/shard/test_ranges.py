@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shoal
-from shoal.shard._ranges import GAP_BYTES, row_ranges, span_parts, span_ranges
-from shoal.shard._uses import Uses
+from shoal.shard._index._ranges import GAP_BYTES, row_ranges, span_parts, span_ranges
+from shoal.shard._many._uses import Uses
 
 
 @pytest.fixture(scope="module", params=[None, "zstd"])

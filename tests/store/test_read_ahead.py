@@ -82,9 +82,9 @@ def test_samples_are_those_on_disk(s3, tmp_path, options, reading):
 
 
 def test_many_parts_come_in_order_several_at_once(proxy, broken, monkeypatch):
-    monkeypatch.setattr("shoal.shard._ranges.PART_BYTES", 100_000)
-    monkeypatch.setitem(shoal.shard._ranges.span_parts.__kwdefaults__, "most", 100_000)
-    monkeypatch.setattr("shoal.shard._shard_file.BLOCK_BYTES", 50_000)
+    monkeypatch.setattr("shoal.shard._index._ranges.PART_BYTES", 100_000)
+    monkeypatch.setitem(shoal.shard._index._ranges.span_parts.__kwdefaults__, "most", 100_000)
+    monkeypatch.setattr("shoal.shard._write._shard_file.BLOCK_BYTES", 50_000)
     write(broken)
     proxy.most_at_once = 0
     assert same(list(shoal.Dataset(f"{broken}/")), samples())

@@ -5,9 +5,19 @@ ranges of the shards, served by ``shoal.store``. ``push_to_hub`` uses the real c
 ``download`` does not. A dataset that was pushed is read by Hugging Face `datasets` without any configuration.
 """
 
-from ._access import hub_url
+from ._access import client_of, hub_url, patiently
 from ._card import Card, CardOptions, dataset_card
 from ._download import download
 from ._push import Pushed, push_to_hub
 
-__all__ = ["Card", "CardOptions", "Pushed", "dataset_card", "download", "hub_url", "push_to_hub"]
+__all__ = [
+    "Card",
+    "CardOptions",
+    "Pushed",
+    "client_of",
+    "dataset_card",
+    "download",
+    "hub_url",
+    "patiently",
+    "push_to_hub",
+]

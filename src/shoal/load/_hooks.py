@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from shoal.errors import MissingExtraError, OptionError
 
-from ._stats import LoaderStats
+from ._engine import LoaderStats
 
 __all__ = ["Listener", "opentelemetry_listener", "prometheus_listener"]
 

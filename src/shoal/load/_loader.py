@@ -12,18 +12,27 @@ from typing import Any, Self
 from shoal.errors import LoaderTimeoutError, OptionError, ShoalWarning
 from shoal.order import Order, Split
 
-from ._autotune import Tuner
-from ._build import Built, build
-from ._elements import Element
-from ._options import LoaderOptions
-from ._ordering import over_fetch_of
-from ._place import Place, following, place_after, place_from, place_of_epoch, replaying, restarted, resumed
-from ._run import Run
-from ._runs import Runs
-from ._source import Described, StreamSource, describe_source
-from ._spec import PipelineSpec
-from ._stats import LoaderStats, Meter
-from ._steps import check_callable
+from ._engine import (
+    Built,
+    LoaderOptions,
+    LoaderStats,
+    Meter,
+    PipelineSpec,
+    Place,
+    Run,
+    Runs,
+    Tuner,
+    build,
+    following,
+    over_fetch_of,
+    place_after,
+    place_from,
+    place_of_epoch,
+    replaying,
+    restarted,
+    resumed,
+)
+from ._steps import Described, Element, StreamSource, check_callable, describe_source
 from ._verbs import Verbs, least
 
 __all__ = ["DataLoader"]

@@ -14,13 +14,9 @@ from shoal.errors import OptionError
 from shoal.order import BlockShuffle, EpochPlan, Order, plan_epoch
 from shoal.shard import Reads
 
-from ._autotune import Tuner
-from ._build import Built
+from ._engine import Built, LoaderOptions, Tuner, over_fetch_of, place_of_epoch
 from ._loader import DataLoader
-from ._options import LoaderOptions
-from ._ordering import over_fetch_of
-from ._place import place_of_epoch
-from ._source import Geometry, Numbered, StreamSource
+from ._steps import Geometry, Numbered, StreamSource
 
 __all__ = ["Prediction", "predict"]
 

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from shoal.errors import OptionError, ShoalWarning
 
-from ._cached import CachedData
-from ._options import Auto, LoaderOptions, ThreadingOptions, whole_number
-from ._ragged import Ragged
-from ._spec import PipelineSpec
+from ._columns import Ragged
+from ._engine import Auto, LoaderOptions, PipelineSpec, ThreadingOptions, whole_number
 from ._steps import (
     Batch,
     Bucket,
+    CachedData,
     Enumerate,
     Filter,
     FlatMap,

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ._ragged import Ragged
-from ._source import Described, Geometry, Numbered, StreamSource, describe_source
+from ._columns import Ragged
+from ._steps import Described, Geometry, Numbered, StreamSource, describe_source
 
 __all__ = ["Zipped"]
 

@@ -19,9 +19,7 @@ import numpy.typing as npt
 
 from shoal.codec import decode_npy
 from shoal.errors import DecodeError, FieldError, FormatError, ObjectNotFoundError, TarError, TruncatedError
-from shoal.shard import WEBDATASET_RULE, KeyRule, Shard, ShardIndex, load_index, open_shard
-from shoal.shard._crc import crc32
-from shoal.shard._shard import damaged
+from shoal.shard import WEBDATASET_RULE, KeyRule, Shard, ShardIndex, crc32, damaged, load_index, open_shard
 from shoal.store import scheme_of
 
 from ._indexers import apply_indexer, read_indexed

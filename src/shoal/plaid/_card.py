@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoal.hub._access import client_of, hub_url, patiently
+from shoal.hub import client_of, hub_url, patiently
 from shoal.shard import Manifest, load_manifest
 
 from ._layout import facts_of

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.errors import FieldError, ObjectExistsError, ObjectNotFoundError
-from shoal.hub import hub_url, push_to_hub
-from shoal.hub._access import client_of, patiently
+from shoal.hub import client_of, hub_url, patiently, push_to_hub
 from shoal.store import HubStore, join_url, store_for
 
 from ._dataset import WebDatasetWrapper

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from shoal.shard import ShardIndex
-from shoal.shard._crc import crc32
-from shoal.shard._header import BLOCK
+from shoal.shard import BLOCK, ShardIndex, crc32
 from shoal.store import local_path, store_for
 
 __all__ = ["map_tar"]

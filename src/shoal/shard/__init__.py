@@ -1,60 +1,123 @@
 """Tar shards: scanned, indexed, read, written, verified.
 
-The layout of one shard's life, file by file: ``_header`` reads and builds 512 bytes, ``_entries`` and ``_scan`` walk an
-archive, ``_keys`` groups members into samples, ``_build`` makes an index of what was found, ``_index`` stores it,
-``_open`` finds it again, ``_shard`` reads samples by it, ``_source`` makes many shards one sequence. ``_stream`` reads
-without an index. ``_write`` writes, ``_verify`` finds what is wrong.
+A folder a stage, and each uses only those before it (a test sees to it): ``_tar`` reads and lays out bytes,
+``_compress`` unpacks them, ``_index`` says where every field lies, ``_one`` reads a shard by that, ``_interop`` takes
+over the indexes of others, ``_folder`` finds and keeps what lies beside the tars, ``_many`` makes shards one sequence,
+``_write`` writes, ``_verify`` finds what is wrong.
 """
 
-from ._arrow import as_arrow
-from ._build import build_index
 from ._compress import COMPRESSIONS, Compression, decompressed, reader_stream, sniff
-from ._copy import copy_samples
-from ._cut import Cuts
-from ._feed import Feed, ReaderFeed, StreamFeed, SupportsRead
-from ._foresee import Reads, foresee, foresee_held
-from ._held import HeldShard, can_copy, hold_shard, sample_spans
-from ._index import Blocks, Extents, IndexFacts, ShardIndex, load_index, save_index
-from ._interop_dali import export_dali_idx, import_dali
-from ._interop_energon import export_tar_idx, import_energon
-from ._interop_wids import WidsShard, check_wids, export_wids, import_wids
-from ._journal import UnfinishedWrite, commit_staged, recover, staging_url, unfinished_writes
-from ._keys import WEBDATASET_RULE, KeyRule, key_hint, split_name
-from ._locate import SHARD_ENDINGS, Located, is_dataset_folder, locate_existing, locate_shards, shards_by_split
-from ._manifest import (
+from ._folder import (
     Manifest,
+    Member,
     ShardRecord,
+    UnfinishedWrite,
+    cached_index_url,
+    commit_staged,
     encode_manifest,
+    field_totals,
+    find_index,
     find_split,
+    fitting_index,
+    index_shard,
+    index_url,
     joined_schema,
     load_manifest,
     manifest_url,
+    members_of,
     merge_shards,
+    open_shard,
+    record_of,
+    recover,
     save_manifest,
     split_alias,
     split_of,
+    staging_url,
+    unfinished_writes,
     update_manifest,
 )
-from ._names import check_key
-from ._open import cached_index_url, find_index, fitting_index, index_shard, index_url, open_shard
-from ._pack import FolderPlan, FolderSample, plan_folder
-from ._policy import ErrorLog, ErrorPolicy, OnError
-from ._raw import RawField, join_raw
-from ._record import Member, field_totals, members_of, record_of
-from ._resident import Resident
-from ._rows import Decoders, Sample
-from ._sample_encoder import EncodedSample, SampleEncoder
-from ._scan import Chunk, Gap, ScanOptions, scan
-from ._service import ShardingService
-from ._shard import Shard
-from ._shard_file import ShardFile, WrittenShard
-from ._source import Pick, ShardRef, ShardSource, Source
-from ._stream import SampleStream, StreamOptions
+from ._index import Blocks, Extents, IndexFacts, ShardIndex, as_arrow, build_index, load_index, save_index
+from ._interop import (
+    WidsShard,
+    check_wids,
+    export_dali_idx,
+    export_tar_idx,
+    export_wids,
+    import_dali,
+    import_energon,
+    import_wids,
+)
+from ._many import (
+    SHARD_ENDINGS,
+    Foresight,
+    Located,
+    Pick,
+    Reads,
+    Resident,
+    SampleWindow,
+    ShardRef,
+    ShardSource,
+    Source,
+    foresee,
+    foresee_held,
+    is_dataset_folder,
+    locate_existing,
+    locate_shards,
+    shards_by_split,
+)
+from ._one import (
+    Cuts,
+    Decoders,
+    ErrorLog,
+    ErrorPolicy,
+    OnError,
+    RawField,
+    Sample,
+    SampleStream,
+    Shard,
+    StreamOptions,
+    damaged,
+    join_raw,
+)
+from ._tar import (
+    BLOCK,
+    WEBDATASET_RULE,
+    Chunk,
+    Feed,
+    Gap,
+    KeyRule,
+    ReaderFeed,
+    ScanOptions,
+    StreamFeed,
+    SupportsRead,
+    check_key,
+    crc32,
+    key_hint,
+    scan,
+    split_name,
+)
 from ._verify import Problem, ShardReport, VerifyOptions, verify_dataset, verify_shard, with_hashes
-from ._window import Foresight, SampleWindow
-from ._write import META_MEMBER, ShardWriter, WriteOptions
+from ._write import (
+    META_MEMBER,
+    EncodedSample,
+    FolderPlan,
+    FolderSample,
+    HeldShard,
+    SampleEncoder,
+    ShardFile,
+    ShardingService,
+    ShardWriter,
+    WriteOptions,
+    WrittenShard,
+    can_copy,
+    copy_samples,
+    hold_shard,
+    plan_folder,
+    sample_spans,
+)
 
 __all__ = [
+    "BLOCK",
     "COMPRESSIONS",
     "META_MEMBER",
     "SHARD_ENDINGS",
@@ -117,6 +180,8 @@ __all__ = [
     "check_wids",
     "commit_staged",
     "copy_samples",
+    "crc32",
+    "damaged",
     "decompressed",
     "encode_manifest",
     "export_dali_idx",

@@ -13,8 +13,7 @@ import torch.utils.data
 from shoal import load
 from shoal.adapt import every_nth
 from shoal.errors import LoaderStateError, OptionError
-from shoal.load import StreamSource
-from shoal.load._source import describe_source
+from shoal.load import StreamSource, describe_source
 
 from ._tensors import as_tensors, ranks
 from ._turns import TURNS, Turn

@@ -15,10 +15,7 @@ import torch
 
 from shoal import load
 from shoal.errors import OptionError
-from shoal.load import Described, LoaderOptions, Map, StreamSource
-from shoal.load._build import Built, build
-from shoal.load._source import describe_source
-from shoal.load._spec import PipelineSpec
+from shoal.load import Built, Described, LoaderOptions, Map, PipelineSpec, StreamSource, build, describe_source
 
 from ._images import decode_jpegs
 from ._tensors import as_tensors, map_tensors, pinned, ranks

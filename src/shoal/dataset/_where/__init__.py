@@ -1,7 +1,7 @@
 """``ds.where("width >= 512 and label = 'cat'")``: conditions on index columns, run without opening a tar.
 
-Text (``_where_parse``) or Python operators (``_where_field``) make a tree of frozen values (``_where_tree``); its names
-are matched with a dataset's columns; then it is run over a table (``_where_run``). The tree has SQL's meaning, with its
+Text (``_parse``) or Python operators (``_field``) make a tree of frozen values (``_tree``); its names
+are matched with a dataset's columns; then it is run over a table (``_run``). The tree has SQL's meaning, with its
 three-valued logic, so that another engine can run it: ``sql_of`` gives that engine the text.
 """
 

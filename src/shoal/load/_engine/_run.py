@@ -1,0 +1,274 @@
+"""A pipeline at work: describe (`_spec`) -> build (`_build`) -> run (here), an epoch at a time.
+
+On **success** an epoch's elements come in order, and work for the next epoch begins before this one has ended. On
+**failure** the exception comes where its element would have. When the caller **stops** (break, exception, Ctrl-C,
+garbage collection, exit) `close` drops what waits, lets what runs end, and ends threads and processes; see `_work` for
+each of these.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Generator, Iterator
+from typing import Any, cast
+
+from shoal.errors import LoaderError
+from shoal.load._steps import (
+    Element,
+    EpochEnd,
+    Foreseeing,
+    Foreseen,
+    Held,
+    Holding,
+    PerSample,
+    Processes,
+    SampleErrors,
+    StreamSource,
+    Worked,
+    applied_to_line,
+    holds_back,
+    through,
+)
+from shoal.order import BlockShuffle, Sequential
+from shoal.shard import Foresight
+
+from ._autotune import Tuner
+from ._build import Built
+from ._head import Chunk, ExactHead, LooseHead, SamplerHead, StreamHead, Tools, Unit
+from ._place import Place, following
+from ._shares import Begin
+from ._stats import Meter
+from ._work import Line, Workers
+
+__all__ = ["Run", "start_run"]
+
+Head = ExactHead | LooseHead | SamplerHead | StreamHead
+_BARREN = 1000
+"""Epochs that may go by until a step which holds samples back, packing for one, has enough for an element."""
+
+
+class Run:
+    """Threads, processes and the line of work, from some place on; give it back with ``close``."""
+
+    def __init__(self, built: Built, head: Head, tools: Tools, tuner: Tuner, passed: int) -> None:
+        self.built = built
+        self._laid = built.laid
+        self._head = head
+        self._tools = tools
+        self._tuner = tuner
+        self._passed = passed
+        """Elements of the first epoch that were delivered by an earlier run."""
+        self.workers = Workers()
+        self.foreseen = _foreseen(built, head)
+        """What fetches far samples ahead."""
+        self._units = cast("Generator[Unit | Chunk | EpochEnd, None, None]", head.units())
+        self._line: Line[Unit | Chunk | EpochEnd, Worked | EpochEnd] = Line(
+            self._units,
+            self._worked,
+            self.workers,
+            self._depth,
+            built.spec.timeout,
+            budget=self._budget,
+            size_of=lambda made: made.size if isinstance(made, Worked) else 0,
+            is_patient=isinstance(head, StreamHead),
+        )
+        self._first = True
+        self.is_at_end = False
+        """Whether the line stands where an epoch ended, not somewhere before: a step may leave the rest of one."""
+        self._endless: Iterator[Element] | None = None
+        self._barren = 0
+        """Epochs of the data that have gone by without an element."""
+
+    @property
+    def processes(self) -> Processes:
+        """Those that map samples."""
+        return self._tools.processes
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it can go on: not after ``close``, and not in a forked child."""
+        return self.workers.is_usable
+
+    @property
+    def ready(self) -> int:
+        """Units of work that are done and not yet asked for."""
+        return self._line.ready
+
+    @property
+    def _budget(self) -> int:
+        """Bytes for each line of work: there is one more for each run of steps after a batch."""
+        rest = [isinstance(step, PerSample) for step in self._laid.rest]
+        lines = 1 + sum(here and not before for before, here in itertools.pairwise([False, *rest]))
+        return max(1, self._laid.options.memory_budget // lines)
+
+    def _depth(self) -> int:
+        """How many units may be under way: what prefetch says."""
+        most = self._laid.options.max_in_flight
+        return self._tuner.prefetch if most is None else min(self._tuner.prefetch, most)
+
+    def _worked(self, unit: Unit | Chunk | EpochEnd) -> Worked | EpochEnd:
+        self._tools.errors.taken()
+        made = cast("Callable[[Any], list[Element] | EpochEnd]", self._head.work)(unit)
+        return made if isinstance(made, EpochEnd) else Worked(made, self._tools.errors.taken())
+
+    def tune(self) -> None:
+        """Have as many threads as the tuner wants now."""
+        if self.is_usable and self.workers.count != self._tuner.workers:
+            self.workers.resize(self._tuner.workers)
+
+    def epoch(self, number: int, done: int = 0) -> Iterator[Element]:
+        """The elements of the epoch that comes next, after ``done`` of them. ``number`` fixes what is random in it.
+
+        With ``steps_per_epoch`` on a line of unknown length, one line goes on through all epochs.
+        """
+        self.tune()
+        passed, self._passed = self._passed, 0
+        steps = self.built.line_steps
+        if steps is None:
+            return itertools.islice(self._one_epoch(number), passed, None)
+        if self._endless is None:
+            self._endless = itertools.islice(self._one_epoch(0), passed, None)
+        return self._noted(itertools.islice(self._endless, max(0, steps - done)))
+
+    def _noted(self, elements: Iterator[Element]) -> Iterator[Element]:
+        for element in elements:
+            self._barren = 0
+            yield element
+
+    def _one_epoch(self, number: int) -> Iterator[Element]:
+        held: Held = self._head.held() if self._first and isinstance(self._head, LooseHead) else []
+        self._first = False
+        elements: Iterator[Element] = self._until_end()
+        steps = list(self._laid.rest)
+        while steps:
+            maps = list(itertools.takewhile(lambda step: isinstance(step, PerSample), steps))
+            if maps:
+                elements = self._mapped(elements, cast("list[PerSample]", maps), number, len(steps))
+                del steps[: len(maps)]
+                continue
+            step = steps.pop(0)
+            known = self._laid.is_marked
+            elements = applied_to_line(step, elements, number, held if holds_back(step) else [], known)
+        return elements
+
+    def _until_end(self) -> Iterator[Element]:
+        endless, empty = self.built.line_steps is not None, 0
+        self.is_at_end = endless
+        for made in self._line:
+            if isinstance(made, Worked):
+                self._tools.meter.count("skipped", made.skipped)
+                empty = 0 if made.elements else empty
+                yield from made.elements
+            elif not endless:
+                self.is_at_end = True
+                return
+            elif empty > 1 or self._barren > _BARREN:  # the first may have begun in its middle
+                hint = "is there data, and does a filter leave any of it?"
+                raise LoaderError("a whole epoch gave nothing, and steps_per_epoch asks for more", hint=hint)
+            else:
+                empty, self._barren = empty + 1, self._barren + 1
+
+    def _mapped(self, elements: Iterator[Element], steps: list[PerSample], epoch: int, at: int) -> Iterator[Element]:
+        """Elements changed on the worker threads, in order. ``at`` tells these steps from others of the pipeline."""
+        seeds = _seeds(self.built, self._tools.seed, epoch, at)
+
+        def work(unit: tuple[int, Element]) -> Worked:
+            number, element = unit
+            self._tools.errors.taken()
+            with self._tools.meter.timed("map"):
+                errors, processes = self._tools.errors, self._tools.processes
+                made = through(element, steps, seeds(number, element), epoch, errors, processes)
+            return Worked(made, self._tools.errors.taken())
+
+        line: Line[tuple[int, Element], Worked] = Line(
+            enumerate(elements),
+            work,
+            self.workers,
+            self._depth,
+            self.built.spec.timeout,
+            budget=self._budget,
+            size_of=lambda made: made.size,
+            is_patient=True,  # the line before this one is asked in the caller's thread
+        )
+        for made in line:
+            self._tools.meter.count("skipped", made.skipped)
+            yield from made.elements
+
+    def close(self, patience: float | None = None) -> None:
+        """Stop, and wait until nothing of it runs any more, or for about ``patience`` seconds."""
+        close(self.workers, self.processes, patience, self.foreseen)
+        with contextlib.suppress(ValueError):  # it runs, in another thread than the collector's
+            self._units.close()
+        if isinstance(self._laid.source, StreamSource) and self._laid.source.close is not None:
+            self._laid.source.close()
+
+
+def close(workers: Workers, processes: Processes, patience: float | None, foreseen: Foreseen | None = None) -> None:
+    """End the threads and the processes of a run, and what it fetches ahead."""
+    if foreseen is not None:
+        foreseen.close()
+    workers.close(patience)
+    processes.close(patience)
+
+
+def _seeds(built: Built, seed: int, epoch: int, at: int) -> Callable[[int, Element], tuple[int, ...]]:
+    """What an element's random numbers come from: its mark where runs begin anywhere, else its number in the epoch."""
+    reader = built.split.reader
+    if not built.laid.is_marked:
+        return lambda number, _: (seed, epoch, number, at, reader)
+
+    def of_mark(number: int, element: Element) -> tuple[int, ...]:
+        del number
+        mark = element.mark
+        return (seed, 0, mark.position, mark.part, sum(map(len, mark.pending)), at, reader)
+
+    return of_mark
+
+
+def start_run(built: Built, place: Place, meter: Meter, tuner: Tuner) -> Run:
+    """Work from a place on."""
+    options, laid = built.options, built.laid
+    if isinstance(laid.source, Holding) and built.keeps_data:
+        laid.source.hold(options.memory_budget // 2)
+    count = 0 if isinstance(laid.source, StreamSource) else len(laid.source)
+    budget = options.error_budget if options.error_budget is not None else max(1, count // 100)
+    errors = SampleErrors(options.on_error == "skip", budget)
+    asked = options.num_workers
+    tools = Tools(laid, meter, errors, Processes(None if asked == "auto" else asked), options.seed)
+    passed = 0 if built.skips_groups else place.replayed
+    return Run(built, _head(built, place, tools), tools, tuner, passed)
+
+
+def _foreseen(built: Built, head: Head) -> Foreseen | None:
+    """Have the data fetched ahead where it is far and its order is known."""
+    source, order = built.laid.source, built.order
+    if isinstance(source, StreamSource) or not isinstance(source, Foreseeing):
+        return None
+    if not isinstance(head, (ExactHead, LooseHead)):  # nobody knows what a sampler will say
+        return None
+    block, spread = None, 0
+    if isinstance(order, BlockShuffle):
+        block = order.block_samples
+        spread = order.window * block * order.lane_count // built.split.readers
+    elif not isinstance(order, Sequential):  # any sample may come next: what fits is kept
+        spread = built.length
+    told = Foresight(head.coming(), len(source), block, spread, built.options.memory_budget // 2)
+    return source.foresee_order(told)
+
+
+def _head(built: Built, place: Place, tools: Tools) -> Head:
+    laid = built.laid
+    # A line that is cut into epochs of so many elements is passed over from its very beginning, where it must be.
+    first = place.epoch if built.line_steps is None else 0
+    if isinstance(laid.source, StreamSource):
+        return StreamHead(tools, laid.source, built.split, built.chunk, first)
+    if built.order is None:
+        return SamplerHead(tools, laid.source, built.groups, first, place.replayed if built.skips_groups else 0)
+    if place.plan is not None:
+        return ExactHead(tools, laid.source, built.order, place.plan, lambda plan: following(built, plan), built.chunk)
+    begin = place.begin or Begin.at(0)
+    # Not by the places alone: where all are used up, what a step holds back still belongs to the epoch before.
+    endless = built.line_steps is not None
+    epoch = min(begin.positions) // max(built.order.length, 1) if endless else place.epoch
+    return LooseHead(tools, laid.source, built.order, built.split, begin, epoch, built.chunk)

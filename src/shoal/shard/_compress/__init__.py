@@ -1,0 +1,27 @@
+"""Compressed shards: told by their content, read from any block of ours, streamed otherwise."""
+
+from ._formats import (
+    COMPRESSIONS,
+    BlockCompressor,
+    Compression,
+    check_compression,
+    decompress_block,
+    decompressed,
+    fitting_compression,
+    reader_stream,
+    sniff,
+    unpacked_cache,
+)
+
+__all__ = [
+    "COMPRESSIONS",
+    "BlockCompressor",
+    "Compression",
+    "check_compression",
+    "decompress_block",
+    "decompressed",
+    "fitting_compression",
+    "reader_stream",
+    "sniff",
+    "unpacked_cache",
+]

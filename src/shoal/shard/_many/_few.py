@@ -1,0 +1,146 @@
+"""A few samples of each of many shards: what a shuffled batch is.
+
+For a few samples, planning reads and checking them as columns takes longer than reading them. So each is read by
+itself. Whatever is not as usual gives None, and the shards are asked one by one: they find what is wrong, and tell it.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from shoal.errors import ShoalError
+from shoal.shard._index import text_array
+from shoal.shard._one import Decoders, RawField, Sample, Shard, decode_rows, whole_rows, whole_spans
+from shoal.shard._tar import crc32
+
+from ._flat import FlatIndex
+
+__all__ = ["few_raw", "few_samples", "is_few"]
+
+Int64 = npt.NDArray[np.int64]
+_FEW = 64
+"""Samples of a shard, on average, up to which this is quicker."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Samples by shard: those of ``shards[i]`` are ``rows[edges[i] : edges[i + 1]]``."""
+
+    rows: Int64
+    """Numbers in the source."""
+    own: Int64
+    """Numbers in their shards."""
+    back: Int64
+    """Where each sample that was asked for is among them."""
+    shards: list[Shard]
+    edges: list[int]
+
+    @property
+    def verify(self) -> bool:
+        return self.shards[0].verify
+
+    def read(self, starts: Int64, stops: Int64) -> list[bytes]:
+        """A range for each sample."""
+        begins, ends, found = starts.tolist(), stops.tolist(), []
+        for shard, (first, last) in zip(self.shards, itertools.pairwise(self.edges), strict=True):
+            found += shard.read_each(begins[first:last], ends[first:last])
+        return found
+
+    @property
+    def numbers(self) -> Int64:
+        """Which of the shards each sample is of."""
+        return np.repeat(np.arange(len(self.shards)), np.diff(self.edges))
+
+    def keys(self) -> list[str]:
+        """The keys of the samples."""
+        keys, own = [shard.index.keys for shard in self.shards], self.own.tolist()
+        spans = zip(keys, itertools.pairwise(self.edges), strict=True)
+        return [every[row].as_py() for every, (first, last) in spans for row in own[first:last]]
+
+
+def is_few(rows: Int64, shards: int) -> bool:
+    """Whether these samples of so many shards are better read each by itself: few of each, and not neighbours."""
+    return shards > 1 and len(rows) <= _FEW * shards and 2 * int((rows[1:] - rows[:-1] == 1).sum()) <= len(rows)
+
+
+def few_raw(
+    flat: FlatIndex, shard_at: Callable[[int], Shard], starts: Int64, rows: Int64, field: str
+) -> RawField | None:
+    """One field of these samples, of shards that begin at ``starts``, in one buffer and in this order."""
+    places = _places(flat, shard_at, starts, rows)
+    part = None if places is None else flat.fields.get(field)
+    if places is None or part is None:
+        return None
+    offsets, sizes = part.offset[places.rows], part.size[places.rows]
+    if not offsets.all():
+        return None
+    found = places.read(offsets, offsets + sizes)
+    if places.verify and not _are_whole(found, part.crc[places.rows]):
+        return None
+    data, sizes = b"".join(map(found.__getitem__, places.back.tolist())), sizes[places.back]
+    keys, urls = functools.partial(_keys, places), tuple(shard.url for shard in places.shards)
+    return RawField(data, np.cumsum(sizes) - sizes, sizes, keys, urls, places.numbers[places.back])
+
+
+def _keys(places: _Places) -> pa.StringArray:
+    return text_array(list(map(places.keys().__getitem__, places.back.tolist())))
+
+
+def few_samples(
+    flat: FlatIndex, shard_at: Callable[[int], Shard], starts: Int64, rows: Int64, decoders: Decoders
+) -> list[Sample] | None:
+    """These samples with all their fields, of shards that begin at ``starts``, in this order."""
+    places = _places(flat, shard_at, starts, rows)
+    if places is None:
+        return None
+    parts = list(flat.fields.values())
+    offsets, sizes = [part.offset[places.rows] for part in parts], [part.size[places.rows] for part in parts]
+    low, high = whole_spans(offsets, sizes)
+    if not high.all():  # a sample without any field
+        return None
+    buffers, keys = places.read(low, high), places.keys()
+    samples = whole_rows(buffers, "", keys, list(flat.fields), [offset - low for offset in offsets], sizes)
+    for sample, number in zip(samples, places.numbers.tolist(), strict=True):
+        sample["__url__"] = places.shards[number].url
+    if not _checked_and_decoded(samples, flat, places, decoders):
+        return None
+    return list(map(samples.__getitem__, places.back.tolist()))
+
+
+def _checked_and_decoded(samples: list[Sample], flat: FlatIndex, places: _Places, decoders: Decoders) -> bool:
+    for name, part in flat.fields.items():
+        values = [sample.get(name, b"") for sample in samples]
+        if places.verify and not _are_whole(values, part.crc[places.rows]):
+            return False
+    try:
+        decode_rows(samples, {name: decoders[name] for name in flat.fields if name in decoders})
+    except ShoalError:
+        return False
+    return True
+
+
+def _are_whole(values: list[bytes], crcs: npt.NDArray[np.uint32]) -> bool:
+    return bool(list(map(crc32, values)) == crcs.tolist())
+
+
+def _places(flat: FlatIndex, shard_at: Callable[[int], Shard], starts: Int64, rows: Int64) -> _Places | None:
+    numbers = np.searchsorted(starts, rows, "right") - 1
+    order = np.argsort(numbers, kind="stable")
+    ordered = numbers[order]
+    edges = [0, *(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1).tolist(), len(rows)]
+    if not is_few(rows, len(edges) - 1):
+        return None
+    which = ordered[edges[:-1]].tolist()
+    shards = [shard_at(number) for number in which]
+    if not flat.meet(which, shards):
+        return None
+    back = np.empty(len(rows), np.int64)
+    back[order] = np.arange(len(rows))
+    return _Places(rows[order], rows[order] - starts[ordered], back, shards, edges)

@@ -1,0 +1,193 @@
+"""From what a user names (a file, a pattern, a folder, a manifest) to the shards it stands for."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from shoal.errors import AccessDeniedError, ManifestError, ObjectNotFoundError, StoreError
+from shoal.shard._folder import (
+    SIDECAR_FOLDER,
+    Manifest,
+    ShardRecord,
+    find_split,
+    index_url,
+    is_unfinished,
+    load_manifest,
+    manifest_url,
+    recover,
+    split_alias,
+    split_of,
+)
+from shoal.store import (
+    base_name,
+    expand_pattern,
+    join_url,
+    no_such_path,
+    parent_url,
+    relative_url,
+    scheme_of,
+    store_for,
+)
+
+from ._source import ShardRef
+
+__all__ = [
+    "SHARD_ENDINGS",
+    "Located",
+    "is_dataset_folder",
+    "locate_existing",
+    "locate_shards",
+    "shards_by_split",
+    "tars_below",
+]
+
+SHARD_ENDINGS = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".tzst")
+
+_FILE = re.compile(r"\.[a-z][a-z0-9]*/?$|[{*?\[]", re.IGNORECASE)
+"""What a URL has that is of a file, or of a pattern."""
+
+PathLike = str | os.PathLike[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """Shards in order, and the manifest that named them."""
+
+    shards: tuple[ShardRef, ...]
+    manifest: Manifest | None = None
+    root: str | None = None
+
+
+def locate_shards(path: PathLike | Iterable[PathLike], split: str | None = None) -> Located:
+    """The shards that ``path`` names: a tar, a pattern, a list, a folder, or a manifest.
+
+    A folder with a manifest is what the manifest says, other tars in it are not looked at; one without is every tar
+    below it. ``split`` keeps the shards of one split, by the manifest or by their names; ``val`` and ``validation`` are
+    one. Raises ObjectNotFoundError when there is nothing, FieldError when the split is not there, naming those there.
+    """
+    if isinstance(path, (str, os.PathLike)):
+        text = os.fspath(path)
+        if base_name(text) == "manifest.json" and base_name(parent_url(text)) == SIDECAR_FOLDER:
+            return _folder(parent_url(parent_url(text)), split)
+        if is_dataset_folder(text):
+            return _folder(text.rstrip("/") if _is_http(text) else text, split)
+        path = text
+    urls = expand_pattern(path)
+    return Located(tuple(ShardRef(url) for url in _of_split(urls, split)))
+
+
+def is_dataset_folder(url: str) -> bool:
+    """Whether ``url`` is a folder: one that can be listed, or on an HTTP server, which lists nothing, a manifest's."""
+    if store_for(url).is_folder(url):
+        return True
+    if not _is_http(url) or _FILE.search(url):
+        return False
+    manifest = manifest_url(url.rstrip("/"))
+    try:
+        store_for(manifest).info(manifest)
+    except (ObjectNotFoundError, AccessDeniedError):  # some servers say the one for the other
+        return False
+    return True
+
+
+def _is_http(url: str) -> bool:
+    return scheme_of(url) in ("http", "https")
+
+
+def locate_existing(path: PathLike | Iterable[PathLike], split: str | None = None) -> Located:
+    """The same, and ObjectNotFoundError also where every one of the named files is missing: so it was a wrong name.
+
+    A manifest names its shards itself; they may all be missing, and are still the dataset's.
+    """
+    given = path if isinstance(path, (str, os.PathLike)) else list(path)
+    located = locate_shards(given, split)
+    if located.root is not None or not located.shards:
+        return located
+    first = located.shards[0].url
+    missing = _missing(first)
+    if missing is None or any(_missing(ref.url) is None for ref in located.shards[1:]):
+        return located
+    if scheme_of(first) == "file":
+        raise no_such_path(os.fspath(given) if isinstance(given, (str, os.PathLike)) else first)
+    raise missing  # a store says more: that a repository is private, that a bucket is another's
+
+
+def _missing(url: str) -> ObjectNotFoundError | None:
+    """The error of a shard that is not there. That something else is wrong with it is another matter."""
+    try:
+        store_for(url).info(url)
+    except ObjectNotFoundError as error:
+        return error
+    except StoreError:
+        return None
+    return None
+
+
+def _folder(root: str, split: str | None) -> Located:
+    recover(root)
+    manifest = load_manifest(root)
+    if manifest is None and is_unfinished(root):
+        raise ManifestError(
+            "the dataset was not finished",
+            found=root,
+            hint="run its writer again with resume=True, or name the shards that are there: '*.tar'",
+        )
+    if manifest is None:
+        return Located(tuple(ShardRef(url) for url in _of_split(tars_below(root), split, root)), None, root)
+    records = manifest.shards if split is None else manifest.splits[find_split(split, manifest.splits)]
+    return Located(tuple(_ref(root, record, manifest) for record in records), manifest, root)
+
+
+def _ref(root: str, record: ShardRecord, manifest: Manifest) -> ShardRef:
+    url, sidecar = join_url(root, record.path), index_url(root, record.path)
+    return ShardRef(url, record.samples, sidecar, manifest.rule, tuple(record.fields) or None, record.bytes)
+
+
+def tars_below(root: str) -> list[str]:
+    """Every tar below a folder but for hidden ones. Raises ObjectNotFoundError when there is none."""
+    urls = (info.url for info in store_for(root).list(root))
+    found = [url for url in urls if url.lower().endswith(SHARD_ENDINGS) and not _is_hidden(relative_url(url, root))]
+    if not found:
+        raise ObjectNotFoundError(
+            "the folder has no tar shards", found=root, hint="pack a folder of samples with `shoal pack`"
+        )
+    return found
+
+
+def _is_hidden(path: str) -> bool:
+    return any(part.startswith(".") for part in path.split("/"))
+
+
+def shards_by_split(urls: Iterable[str], root: str | None = None) -> dict[str, list[str]]:
+    """Shards by the split that their paths below ``root`` name, in order; ``root`` is the folder that holds them all.
+
+    Folders above say nothing, unless the last one is a split's name: ``test/a.tar`` is a test, ``test_run/a.tar`` not.
+
+    Example:
+        >>> shards_by_split(["test_run/val/a.tar", "test_run/b.tar"])
+        {'validation': ['test_run/val/a.tar'], 'train': ['test_run/b.tar']}
+    """
+    urls = list(urls)
+    if root is None or any(not url.startswith(root) for url in urls):  # "." and quoted URLs are listed otherwise
+        root = _shared_folder(urls)
+    above = base_name(root) if split_alias(base_name(root)) else ""
+    splits: dict[str, list[str]] = {}
+    for url in urls:
+        splits.setdefault(split_of(f"{above}/{relative_url(url, root)}"), []).append(url)
+    return splits
+
+
+def _shared_folder(urls: list[str]) -> str:
+    names = zip(*(url.split("/")[:-1] for url in urls), strict=False)
+    return "/".join(same[0] for same in itertools.takewhile(lambda same: len(set(same)) == 1, names))
+
+
+def _of_split(urls: list[str], split: str | None, root: str | None = None) -> list[str]:
+    if split is None:
+        return urls
+    splits = shards_by_split(urls, root)
+    return splits[find_split(split, splits)]

@@ -1,0 +1,365 @@
+"""Many shards as one numbered sequence of samples."""
+
+from __future__ import annotations
+
+import bisect
+import copy
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from shoal.errors import ManifestError, PositionError, SampleKeyError
+from shoal.shard._folder import Manifest, open_indexed, open_shard
+from shoal.shard._index import KnownIndex, as_arrow
+from shoal.shard._one import Cuts, Decoders, ErrorLog, RawField, Sample, Shard, join_raw
+from shoal.shard._tar import WEBDATASET_RULE, KeyRule, key_hint
+from shoal.store import ObjectReader, asked_early, is_far, options_for
+
+from ._few import few_raw, few_samples
+from ._flat import FlatIndex
+from ._in_order import stream_raw, stream_samples
+from ._open_shards import OpenShards
+from ._table import column_table
+
+__all__ = ["Pick", "ShardRef", "ShardSource", "Source"]
+
+Pick = Callable[[Mapping[str, bool]], Sequence[str] | None]
+"""Says which fields of a shard are wanted, of those it has and whether every sample has them; None for all."""
+Int64 = npt.NDArray[np.int64]
+R = TypeVar("R", RawField, RawField | None)
+_NO_DECODERS: Decoders = {}
+
+
+class Source(Protocol):
+    """What every format is opened as: numbered samples, read by number and field."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def fields(self) -> tuple[str, ...]: ...
+
+    def read(self, rows: Int64, fields: Sequence[str] | None = None, decoders: Decoders = _NO_DECODERS) -> list[Sample]:
+        """The samples with these numbers, in this order."""
+        ...
+
+    def stream(
+        self, fields: Sequence[str] | None = None, decoders: Decoders = _NO_DECODERS, log: ErrorLog | None = None
+    ) -> Iterator[list[Sample]]:
+        """All samples in order, in runs as long as is good to read at once."""
+        ...
+
+    def find(self, key: str) -> int:
+        """The number of the first sample with this key. Raises SampleKeyError."""
+        ...
+
+    def keys(self, rows: Int64) -> list[str]: ...
+
+    def table(self, columns: Sequence[str]) -> pa.Table:
+        """Metadata columns, one row a sample."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRef:
+    """A shard that belongs to a source, with what is known of it before it is opened."""
+
+    url: str
+    samples: int | None = None
+    sidecar: str | None = None
+    rule: KeyRule = WEBDATASET_RULE
+    """By which its samples were counted and its fields named."""
+    fields: tuple[str, ...] | None = None
+    size: int | None = None
+    """Of the object in bytes."""
+
+
+class ShardSource:
+    """Tar shards as one sequence. Shards open when they are first needed, and the least used close again."""
+
+    def __init__(
+        self,
+        shards: Sequence[ShardRef],
+        *,
+        rule: KeyRule = WEBDATASET_RULE,
+        verify: bool = True,
+        manifest: Manifest | None = None,
+        cache: str | None = None,
+    ) -> None:
+        self.shards = tuple(shards)
+        self.manifest = manifest
+        self._rule = rule
+        self._verify = verify
+        self._cache = cache
+        self._open = OpenShards(functools.partial(_open_one, self.shards, rule, verify, cache))
+        self._starts: Int64 | None = None
+        self._pick: Pick | None = None
+        self._picked: dict[int, Sequence[str] | None] = {}
+
+    def picking(self, pick: Pick) -> ShardSource:
+        """The same open shards, each read for the fields that ``pick`` says, where no others are asked for."""
+        picking = copy.copy(self)
+        picking._pick, picking._picked = pick, {}  # noqa: SLF001 - one class
+        return picking
+
+    def wanted_fields(self, number: int, fields: Sequence[str] | None) -> Sequence[str] | None:
+        """Which fields are read of a shard where these are asked for."""
+        if fields is not None or self._pick is None:
+            return fields
+        if number not in self._picked:
+            self._picked[number] = self._pick(self.shard(number).presence)
+        return self._picked[number]
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    @property
+    def rule(self) -> KeyRule:
+        """By which members are grouped into samples."""
+        return self._rule
+
+    @property
+    def verify(self) -> bool:
+        """Whether what is read is checked against the index."""
+        return self._verify
+
+    @property
+    def known_length(self) -> int | None:
+        """How many samples there are, where the manifest says it or it was asked before: nothing is opened."""
+        if self._starts is not None:
+            return int(self._starts[-1])
+        counts = [count for ref in self.shards if (count := self._known(ref)) is not None]
+        return sum(counts) if len(counts) == len(self.shards) else None
+
+    @property
+    def starts(self) -> Int64:
+        """The number of each shard's first sample, and the total at the end."""
+        if self._starts is None:
+            counts = [self._count(number, ref) for number, ref in enumerate(self.shards)]
+            self._starts = np.concatenate(([0], np.cumsum(counts, dtype=np.int64))).astype(np.int64)
+        return self._starts
+
+    def _count(self, number: int, ref: ShardRef) -> int:
+        known = self._known(ref)
+        known = self._open.count(number) if known is None else known
+        return len(self.shard(number)) if known is None else known
+
+    def _known(self, ref: ShardRef) -> int | None:
+        """How many samples the manifest says the shard has, seen by the rule in use."""
+        return ref.samples if ref.rule == self._rule else None
+
+    def shard(self, number: int) -> Shard:
+        """An open shard. Raises ManifestError when it holds another number of samples than the manifest says."""
+        return self._open[number]
+
+    def is_foreign(self, number: int) -> bool:
+        """Whether a shard is far, may have no index, and was not opened yet: one pass over it may be enough."""
+        ref = self.shards[number]
+        unknown = ref.sidecar is None and number not in self._open and self._pick is None
+        return unknown and self._rule.group != "archive" and is_far(ref.url)
+
+    def indexed(self, number: int) -> Shard | ObjectReader:
+        """An open shard; where making its index would take a pass over a far object, the object itself."""
+        if not self.is_foreign(number):
+            return self.shard(number)
+        ref = self.shards[number]
+        found = open_indexed(ref.url, rule=self._rule, verify=self._verify, cache=self._cache)
+        return self._open.keep(number, found) if isinstance(found, Shard) else found
+
+    def shard_of(self, number: int) -> Shard:
+        """The open shard of a sample."""
+        return self.shard(bisect.bisect_right(self._start_list, number) - 1)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Every field of every shard, in the order they appear."""
+        return tuple(
+            dict.fromkeys(name for number, ref in enumerate(self.shards) for name in self._fields_of(number, ref))
+        )
+
+    @property
+    def first_fields(self) -> tuple[str, ...]:
+        """The fields of the first shard, which is all that is opened for it."""
+        return tuple(self._fields_of(0, self.shards[0])) if self.shards else ()
+
+    def _fields_of(self, number: int, ref: ShardRef) -> Iterable[str]:
+        return ref.fields if ref.fields is not None and ref.rule == self._rule else self.shard(number).index.fields
+
+    def read(self, rows: Int64, fields: Sequence[str] | None = None, decoders: Decoders = _NO_DECODERS) -> list[Sample]:
+        """The samples with these numbers, in this order: each shard is asked once for all it holds."""
+        rows = self._checked(rows)
+        if len(rows) == 1:  # before anything that costs more than the one sample does
+            number = bisect.bisect_right(self._start_list, rows[0]) - 1
+            fields = self.wanted_fields(number, fields)
+            return self.shard(number).read_rows(rows - self._start_list[number], fields, decoders)
+        if fields is None and self._pick is None:
+            few = few_samples(self._flat, self.shard, self.starts, rows, decoders)
+            if few is not None:
+                return few
+        numbers = np.searchsorted(self.starts, rows, "right") - 1
+        if len(rows) and (numbers == numbers[0]).all():
+            number = int(numbers[0])
+            fields = self.wanted_fields(number, fields)
+            return self.shard(number).read_rows(rows - self.starts[number], fields, decoders)
+        found: list[Sample] = [{}] * len(rows)
+        for number in np.unique(numbers).tolist():
+            at = np.flatnonzero(numbers == number)
+            wanted = self.wanted_fields(number, fields)
+            samples = self.shard(number).read_rows(rows[at] - self.starts[number], wanted, decoders)
+            for position, sample in zip(at.tolist(), samples, strict=True):
+                found[position] = sample
+        return found
+
+    @functools.cached_property
+    def _flat(self) -> FlatIndex:
+        return FlatIndex(self.starts)
+
+    @functools.cached_property
+    def _start_list(self) -> list[int]:
+        starts: list[int] = self.starts.tolist()
+        return starts
+
+    def _checked(self, rows: Int64) -> Int64:
+        rows = np.asarray(rows, np.int64)
+        if len(rows) == 1 and 0 <= rows[0] < self._start_list[-1]:
+            return rows
+        outside = (rows < 0) | (rows >= len(self))
+        if outside.any():
+            raise PositionError(
+                "no sample at this position", expected=f"0 to {len(self) - 1}", found=int(rows[outside][0])
+            )
+        return rows
+
+    def stream(
+        self, fields: Sequence[str] | None = None, decoders: Decoders = _NO_DECODERS, log: ErrorLog | None = None
+    ) -> Iterator[list[Sample]]:
+        """All samples in order, block by block. A shard too damaged to be indexed is read as far as ``log`` lets it."""
+        return stream_samples(self, fields, decoders, log or ErrorLog())
+
+    def raw_stream(self, field: str) -> Iterator[RawField]:
+        """One field of all samples in order, block by block."""
+        return stream_raw(self, field)
+
+    def raw_spans(
+        self, spans: Sequence[tuple[int, int, int]], field: str, room: Callable[[int], memoryview]
+    ) -> Iterator[RawField]:
+        """One field of runs of samples (shard, first, after the last), run by run, over one buffer that ``room`` gives.
+
+        Each over its own where a run is not a block.
+        """
+        runs = [(self.shard(number), start, stop) for number, start, stop in spans]
+        sizes = [shard.span_size(start, stop, field) for shard, start, stop in runs]
+        known = [size for size in sizes if size is not None]
+        if len(known) < len(sizes):
+            yield from (shard.raw_span(start, stop, field) for shard, start, stop in runs)
+            return
+        buffer, at = room(sum(known)), 0
+        for (shard, start, stop), size in zip(runs, known, strict=True):
+            yield shard.raw_span(start, stop, field, buffer, at)
+            at += size
+
+    def raw_rows(self, rows: Int64, field: str) -> RawField:
+        """One field of the samples with these numbers, in this order."""
+        few = few_raw(self._flat, self.shard, self.starts, self._checked(rows), field)
+        return few if few is not None else self._by_shard(rows, lambda shard, own, _: shard.raw_rows(own, field))
+
+    def raw_cut(
+        self, rows: Int64, field: str, cuts: Cuts, outs: Sequence[memoryview], threads: int = 1
+    ) -> RawField | None:
+        """One field of these samples without what is taken of it, which fills ``outs``, a row a sample, in order.
+
+        None where they cannot be cut so.
+        """
+        return self._by_shard(rows, lambda shard, own, places: shard.raw_cut(own, field, cuts, outs, places, threads))
+
+    def _by_shard(self, rows: Int64, read: Callable[[Shard, Int64, Int64], R]) -> RawField | R:
+        """Ask each shard once for all it holds, with the places those samples have among ``rows``."""
+        rows = self._checked(rows)
+        numbers = np.searchsorted(self.starts, rows, "right") - 1
+        parts, orders = [], []
+        for number in np.unique(numbers).tolist():
+            places = np.flatnonzero(numbers == number)
+            part = read(self.shard(number), rows[places] - self.starts[number], places)
+            if part is None:
+                return part
+            parts.append(part)
+            orders.append(places)
+        if len(parts) < 2:
+            return join_raw(parts)
+        return join_raw(parts).take(np.argsort(np.concatenate(orders), kind="stable"))
+
+    def find(self, key: str) -> int:
+        """The number of the first sample with this key. Raises SampleKeyError, which suggests near ones."""
+        for number in range(len(self.shards)):
+            row = self.shard(number).index.find(key)
+            if row is not None:
+                return int(self.starts[number]) + row
+        raise SampleKeyError("no sample has this key", found=repr(key), hint=self._near(key))
+
+    def _near(self, key: str) -> str | None:
+        """What may have been meant, from the first keys of each shard: enough to see how keys look."""
+        some = [
+            name
+            for number in range(min(8, len(self.shards)))
+            for name in self.shard(number).index.key_list(0, min(2000, len(self.shard(number))))
+        ]
+        return key_hint(key, some)
+
+    def keys(self, rows: Int64) -> list[str]:
+        """The keys of these samples."""
+        rows = self._checked(rows)
+        numbers = np.searchsorted(self.starts, rows, "right") - 1
+        found = [""] * len(rows)
+        for number in np.unique(numbers).tolist():
+            at = np.flatnonzero(numbers == number)
+            keys = self.shard(number).index.keys.take(as_arrow(rows[at] - self.starts[number])).to_pylist()
+            for position, key in zip(at.tolist(), keys, strict=True):
+                found[position] = key
+        return found
+
+    def column_names(self) -> tuple[str, ...]:
+        """Every metadata column, over all shards."""
+        return tuple(
+            dict.fromkeys(name for number in range(len(self.shards)) for name in self.shard(number).index.columns)
+        )
+
+    def table(self, columns: Sequence[str]) -> pa.Table:
+        """Metadata columns, one row a sample; null where a shard has no such column.
+
+        Raises FieldError for a column that no shard has, or that is not of one type.
+        """
+        shards = [self.shard(number) for number in range(len(self.shards))]
+        return column_table(shards, columns, ("__key__", *self.column_names()))
+
+    def close(self) -> None:
+        """Give all files back."""
+        self._open.close()
+
+
+def _open_one(
+    shards: Sequence[ShardRef], rule: KeyRule, verify: bool, cache: str | None, number: int, known: KnownIndex | None
+) -> Shard:
+    ref = shards[number]
+    with _index_early(ref, cache) if known is None and is_far(ref.url) else nullcontext():
+        shard = open_shard(ref.url, rule=rule, verify=verify, sidecar=ref.sidecar, cache=cache, known=known)
+    if ref.samples is not None and ref.rule == rule and len(shard) != ref.samples:
+        shard.close()
+        raise ManifestError(
+            "a shard holds another number of samples than its dataset says",
+            expected=ref.samples,
+            found=len(shard),
+            shard=ref.url,
+            hint="was the dataset written anew? open it again",
+        )
+    return shard
+
+
+def _index_early(ref: ShardRef, cache: str | None) -> AbstractContextManager[None]:
+    """The index of a far shard comes with the beginning of the shard, not after it; unless a cache may have it."""
+    cache = options_for(ref.url).cache if cache is None else cache
+    return nullcontext() if ref.sidecar is None or cache is not None else asked_early(ref.sidecar)

@@ -1,0 +1,216 @@
+"""Blocks of far samples that are fetched whole, ahead of their first sample, and kept until their last.
+
+A loader knows which samples it will read, in which order. In a shuffled epoch neighbours come far apart, so that a
+request a sample would be made; here a request brings a block of neighbours, which stays in memory until all of them
+have been read. The order of a block shuffle bounds how many blocks that are at a time.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from shoal.errors import ShoalError
+from shoal.shard._index import row_ranges, span_ranges
+from shoal.shard._one import Shard
+from shoal.store import Segment
+
+from ._ahead import Ahead, Task
+from ._source import ShardSource
+from ._uses import Uses
+
+__all__ = ["Foresight", "SampleWindow"]
+
+Int64 = npt.NDArray[np.int64]
+_BLOCK_BYTES = 8 << 20
+"""Of samples that are read as they lie."""
+_AHEAD_BYTES = 32 << 20
+"""On their way, or there, before they are needed."""
+_MARGIN = 1.25
+"""A lane's last window has some samples more than the others, and a block across two lanes stays longer."""
+_MOST_AT_ONCE = 32
+
+
+@dataclass(frozen=True)
+class Foresight:
+    """What is known beforehand of how samples will be read."""
+
+    coming: Iterator[tuple[int, Int64]]
+    """Their numbers, in the order in which they will be read, some at a time, with their epoch."""
+    count: int
+    """How many samples there are."""
+    block_samples: int | None
+    """Neighbours that come together in the order, though not one after the other; None where they do that too."""
+    spread: int
+    """So many samples may be read between two of one block."""
+    most_bytes: int
+    """What may be held."""
+
+
+class _Block:
+    """Some samples' ranges, in one shard or two."""
+
+    def __init__(self, name: int, parts: Sequence[tuple[Shard, list[tuple[int, int]]]]) -> None:
+        self.name = name
+        self.size = sum(stop - start for _, ranges in parts for start, stop in ranges)
+        self._parts = parts
+        self._segments: list[tuple[Shard, list[Segment]]] = []
+
+    def begin(self) -> None:
+        self._segments = [(shard, shard.far.hold(ranges)) for shard, ranges in self._parts if shard.far is not None]
+
+    def run(self) -> None:
+        for _, segments in self._segments:
+            for segment in segments:
+                segment.fetch()
+
+    def drop(self) -> None:
+        for shard, segments in self._segments:
+            if shard.far is not None:
+                shard.far.release(segments)
+        self._segments = []
+
+
+class SampleWindow:
+    """Has the samples of a `Foresight` fetched before they are read, in few and large requests, and in bounded memory.
+
+    ``rows_of`` gives the rows in ``source`` of samples by number, ``fields`` says what is read of them. Reads of the
+    source's shards find what is there by themselves; those that come early wait for what is under way, and fetch what
+    nobody has asked for. ``reading`` is told what is read, so that what has been used is let go of.
+    """
+
+    def __init__(
+        self,
+        source: ShardSource,
+        foresight: Foresight,
+        rows_of: Callable[[Int64], Int64],
+        fields: Callable[[int], Sequence[str] | None],
+        mean_bytes: float,
+    ) -> None:
+        self._source = source
+        self._rows_of = rows_of
+        self._fields = fields
+        self._count = foresight.count
+        self._block = foresight.block_samples or max(1, int(_BLOCK_BYTES / mean_bytes))
+        self._coming = foresight.coming
+        self._spread = int(_MARGIN * foresight.spread) + (0 if foresight.block_samples else self._block)
+        self._lock = threading.Lock()
+        self._uses = Uses()
+        self._named: set[int] = set()
+        """Blocks that are held, or will be."""
+        self._renewed: set[int] = set()
+        """Those that the next epoch needs again soon, so that they stay."""
+        self._most_known = self._spread + int(2 * _AHEAD_BYTES / mean_bytes)
+        """So many samples are looked ahead, at most."""
+        block_bytes = max(1, int(self._block * mean_bytes))
+        most = min(foresight.most_bytes, int(self._spread / _MARGIN * mean_bytes) + _AHEAD_BYTES)
+        at_once = max(4, min(_MOST_AT_ONCE, _AHEAD_BYTES // block_bytes))
+        self._ahead = Ahead(self._tasks(), most_bytes=most, at_once=at_once)
+
+    @property
+    def most_held(self) -> int:
+        """The most bytes that were held at a time."""
+        return self._ahead.most_held
+
+    def go_on(self) -> None:
+        """Begin to fetch."""
+        self._ahead.go_on()
+
+    @contextmanager
+    def reading(self, numbers: Int64) -> Iterator[None]:
+        """These samples are read inside."""
+        if not self._ahead.is_usable:
+            yield
+            return
+        self._need(numbers)
+        try:
+            yield
+        finally:
+            with self._lock:
+                over = self._let_go(self._uses.read(numbers // self._block))
+            if over:
+                self._ahead.release(lambda name: name in over)
+            else:
+                self._ahead.go_on()
+
+    def _let_go(self, over: set[int]) -> set[int]:
+        """Those of the blocks that nobody needs soon."""
+        gone = over - self._renewed
+        self._renewed -= over
+        self._named -= gone
+        return gone
+
+    def _need(self, numbers: Int64) -> None:
+        """Have the blocks of these samples fetched now, all at once."""
+        blocks = [block for block in np.unique(numbers // self._block).tolist() if not self._ahead.is_held(block)]
+        if blocks:
+            with self._lock:
+                self._named.update(blocks)
+            self._ahead.hurry(list(self._made(blocks)))
+
+    def _made(self, blocks: Iterable[int]) -> Iterator[Task]:
+        for block in blocks:
+            with suppress(ShoalError):  # who reads it says so
+                yield _Block(block, self._parts(block))
+
+    def _tasks(self) -> Iterator[Task | None]:
+        """Blocks in the order in which they are first needed, named when all is known that is read before their last.
+
+        So a block is not let go of while there is more to come of it.
+        """
+        known: deque[Int64] = deque()
+        ahead = 0
+        for epoch, numbers in self._coming:
+            blocks = numbers // self._block
+            with self._lock:
+                over = self._let_go(self._uses.expect(epoch, blocks))
+            if over:
+                self._ahead.release(lambda name, over=over: name in over)  # type: ignore[misc]
+            known.append(blocks)
+            ahead += len(blocks)
+            while known and ahead - len(known[0]) >= self._spread:
+                ahead -= len(known[0])
+                yield from self._new(known.popleft())
+            while self._uses.expected - self._uses.done > self._most_known:
+                yield None
+        while known:
+            yield from self._new(known.popleft())
+
+    def _new(self, blocks: Int64) -> Iterator[Task]:
+        for block in dict.fromkeys(blocks.tolist()):
+            with self._lock:
+                if block not in self._uses:  # all of it was read before we came to it
+                    continue
+                if block in self._named:
+                    self._note_renewed(block)
+                    continue
+                self._named.add(block)
+            yield from self._made([block])
+
+    def _note_renewed(self, block: int) -> None:
+        if self._uses.epochs(block) > 1:
+            self._renewed.add(block)
+
+    def _parts(self, block: int) -> list[tuple[Shard, list[tuple[int, int]]]]:
+        first = block * self._block
+        rows = self._rows_of(np.arange(first, min(first + self._block, self._count)))
+        owners = np.searchsorted(self._source.starts, rows, "right") - 1
+        found = []
+        for number in np.unique(owners).tolist():
+            shard, own = self._source.shard(number), rows[owners == number] - self._source.starts[number]
+            fields, low, high = self._fields(number), int(own.min()), int(own.max()) + 1
+            is_run = high - low == len(own)
+            found.append(
+                (shard, span_ranges(shard.index, low, high, fields) if is_run else row_ranges(shard.index, own, fields))
+            )
+        return found
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self._ahead.close()

@@ -1,0 +1,28 @@
+"""Samples in, shards out: encoded, laid out, sent on their way, or copied as the bytes they are."""
+
+from ._copy import copy_samples
+from ._held import HeldShard, can_copy, hold_shard, sample_spans
+from ._pack import FolderPlan, FolderSample, plan_folder
+from ._sample_encoder import EncodedSample, SampleEncoder
+from ._service import ShardingService
+from ._shard_file import ShardFile, WrittenShard
+from ._write import META_MEMBER, ShardWriter, WriteOptions
+
+__all__ = [
+    "META_MEMBER",
+    "EncodedSample",
+    "FolderPlan",
+    "FolderSample",
+    "HeldShard",
+    "SampleEncoder",
+    "ShardFile",
+    "ShardWriter",
+    "ShardingService",
+    "WriteOptions",
+    "WrittenShard",
+    "can_copy",
+    "copy_samples",
+    "hold_shard",
+    "plan_folder",
+    "sample_spans",
+]
