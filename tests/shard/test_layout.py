@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.shard._tar._header import BLOCK, build_header, padded
-from shoal.shard._tar._layout import lay_out, member_bytes
+from shoal.shard._tar._layout import _plain_headers, lay_out, member_bytes
 
 NAMES = st.text(st.sampled_from("ab/é."), min_size=1, max_size=160).map(lambda text: f"{text}.bin".encode())
 CONTENTS = st.integers(0, 3 * BLOCK).map(lambda size: (b"data" * (size // 4 + 1))[:size])
@@ -36,3 +36,10 @@ def test_names_around_what_a_header_holds(length):
     members = [(b"n" * length, b"x"), (b"short", b"y" * 512), (b"m" * length, b"")]
     data, offsets = lay_out([name for name, _ in members], [data for _, data in members], np.array([1, 512, 0]), 7)
     assert (bytes(data), offsets.tolist()) == one_by_one(members, 7)
+
+
+@given(st.lists(st.integers(0, 8**11 - 1), min_size=1, max_size=9), st.integers(0, 8**11 - 1))
+def test_headers_of_any_size_are_as_built_alone(sizes, mtime):
+    names = [b"a.bin" * (at + 1) for at in range(len(sizes))]
+    made = _plain_headers(names, np.array(sizes), mtime)
+    assert [row.tobytes() for row in made] == list(map(build_header, names, sizes, [mtime] * len(sizes)))

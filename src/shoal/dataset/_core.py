@@ -268,6 +268,12 @@ class Core(Generic[T]):
     def _read(self, rows: Int64) -> list[Sample]:
         return self._reader.read(rows, self._fields, self._decoders)
 
+    def _read_one(self, row: int) -> Sample:
+        reader = self._reader
+        if isinstance(reader, ShardSource):
+            return reader.read_one(row, self._fields, self._decoders)
+        return reader.read(np.array([row]), self._fields, self._decoders)[0]
+
     def _finished(self, samples: list[Sample]) -> list[T]:
         if self._reading.convert is None and not self._description.stages:
             return cast("list[T]", samples)
@@ -314,16 +320,16 @@ class Core(Generic[T]):
         if isinstance(item, str):
             return self.get(item)
         if isinstance(item, (int, np.integer)) or getattr(item, "ndim", None) == 0:  # a tensor's item, too
-            return self._finished(self._read(self._number(operator.index(item))))[0]
+            return self._finished([self._read_one(self._number(operator.index(item)))])[0]
         return self._several(self._read(self._numbers(positions_in(item, len(self)))))
 
-    def _number(self, position: int) -> Int64:
+    def _number(self, position: int) -> int:
         """The number of one sample, without the price of arrays."""
         length = len(self)
         if not -length <= position < length:
-            return self._numbers(np.array([position]))  # which raises
+            self._numbers(np.array([position]))  # which raises
         position += length if position < 0 else 0
-        return np.array([position]) if self._rows is None else self._rows[position : position + 1]
+        return position if self._rows is None else int(self._rows[position])
 
     def _numbers(self, positions: Int64) -> Int64:
         """Sample numbers of positions in this view."""
@@ -408,7 +414,8 @@ class Core(Generic[T]):
         return {} if manifest is None else dict(manifest.metadata)
 
     def _refuse_filtered(self, what: str) -> None:
-        if any(stage.kind == "filter" for stage in self._description.stages):
+        stages = self._description.stages
+        if stages and any(stage.kind == "filter" for stage in stages):
             raise TypeError(
                 f"a filtered dataset does not have {what} before it is read; use .materialize() or .where()"
             )

@@ -1,6 +1,6 @@
 """The index of a shard: what lies where, as columns. Made of a scan or of what a writer wrote, stored, checked."""
 
-from ._arrow import as_arrow, text_array
+from ._arrow import as_arrow, text_array, text_edges
 from ._assemble import MOST_WIDE_FIELDS, MemberColumns, assemble, refuse_duplicates
 from ._build import BLOCK_BYTES, BlockCutter, build_index
 from ._columns import MOST_COLUMNS, ColumnCollector, extractor_for
@@ -37,4 +37,5 @@ __all__ = [
     "span_parts",
     "span_ranges",
     "text_array",
+    "text_edges",
 ]

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = ["as_arrow", "as_numpy", "scalar_array", "text_array"]
+__all__ = ["as_arrow", "as_numpy", "scalar_array", "text_array", "text_edges"]
 
 _ARROW = {np.dtype(kind): getattr(pa, kind)() for kind in ("int64", "uint64", "uint32", "float64")}
 _NUMPY = {arrow: numpy for numpy, arrow in _ARROW.items()}
@@ -56,6 +56,21 @@ def text_array(texts: list[str], valid: pa.Buffer | None = None) -> pa.Array:
     kind, width = (pa.string(), np.int32) if is_small else (pa.large_string(), np.int64)
     offsets = np.fromiter(accumulate(sizes, initial=0), width, len(texts) + 1)
     return pa.Array.from_buffers(kind, len(texts), [valid, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def text_edges(array: pa.Array) -> tuple[npt.NDArray[np.signedinteger[Any]], memoryview]:
+    """Where each text begins, and the last ends, in the bytes of all of them: quicker than Arrow for a text or two.
+
+    Example:
+        >>> edges, data = text_edges(text_array(["shoal", "Schön"]))
+        >>> edges.tolist(), str(data[5:11], "utf-8")
+        ([0, 5, 11], 'Schön')
+    """
+    _, edges, data = array.buffers()
+    width = np.dtype(np.int32 if array.type == pa.string() else np.int64)
+    count = len(array) + 1 if edges is not None and edges.size else 0
+    found = np.frombuffer(edges or b"", width, count, array.offset * width.itemsize if count else 0)
+    return found, memoryview(data if data is not None else b"")
 
 
 def scalar_array(values: list[Any]) -> pa.Array:

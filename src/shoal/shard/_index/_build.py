@@ -112,7 +112,7 @@ class _Builder:
         # waits for it. The one that reads the next chunk does not yet.
         contents = _contents(chunk) if chunk.data else []
         crcs = np.fromiter(map(crc32, contents), np.uint32, len(contents))
-        grouped = self._grouper.add(chunk.names)
+        grouped = self._grouper.add(chunk.named)
         kept = slice(None) if grouped.kept is None else grouped.kept
         starts, offsets, sizes = chunk.starts[kept], chunk.offsets[kept], chunk.sizes[kept]
         if chunk.data:

@@ -192,11 +192,9 @@ class ShardSource:
 
     def read(self, rows: Int64, fields: Sequence[str] | None = None, decoders: Decoders = _NO_DECODERS) -> list[Sample]:
         """The samples with these numbers, in this order: each shard is asked once for all it holds."""
-        rows = self._checked(rows)
         if len(rows) == 1:  # before anything that costs more than the one sample does
-            number = bisect.bisect_right(self._start_list, rows[0]) - 1
-            fields = self.wanted_fields(number, fields)
-            return self.shard(number).read_rows(rows - self._start_list[number], fields, decoders)
+            return [self.read_one(int(rows[0]), fields, decoders)]
+        rows = self._checked(rows)
         if fields is None and self._pick is None:
             few = few_samples(self._flat, self.shard, self.starts, rows, decoders)
             if few is not None:
@@ -215,6 +213,14 @@ class ShardSource:
                 found[position] = sample
         return found
 
+    def read_one(self, row: int, fields: Sequence[str] | None = None, decoders: Decoders = _NO_DECODERS) -> Sample:
+        """The sample with this number."""
+        starts = self._start_list
+        if not 0 <= row < starts[-1]:
+            self._checked(np.array([row]))  # which raises
+        number = bisect.bisect_right(starts, row) - 1
+        return self.shard(number).read_row(row - starts[number], self.wanted_fields(number, fields), decoders)
+
     @functools.cached_property
     def _flat(self) -> FlatIndex:
         return FlatIndex(self.starts)
@@ -226,8 +232,6 @@ class ShardSource:
 
     def _checked(self, rows: Int64) -> Int64:
         rows = np.asarray(rows, np.int64)
-        if len(rows) == 1 and 0 <= rows[0] < self._start_list[-1]:
-            return rows
         outside = (rows < 0) | (rows >= len(self))
         if outside.any():
             raise PositionError(

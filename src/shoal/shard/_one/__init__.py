@@ -2,13 +2,14 @@
 
 from ._bytes import CompressedBytes, PlainBytes, TarBytes
 from ._cut import Cuts
+from ._members import damaged
 from ._pieced import PiecedBlocks
 from ._plan import plan_reads, whole_spans
 from ._policy import ErrorLog, ErrorPolicy, OnError
 from ._raw import RawField, join_raw
 from ._rows import Decoders, Sample, decode_rows, whole_rows
 from ._salvage import salvaged_runs, streamed_runs
-from ._shard import Shard, damaged
+from ._shard import Shard
 from ._stream import SampleStream, StreamOptions
 
 __all__ = [

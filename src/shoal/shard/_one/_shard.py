@@ -4,28 +4,42 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from shoal.codec import Buffer
 from shoal.errors import ChecksumError, FieldError, ShoalError
-from shoal.shard._index import Blocks, Edges, Extents, KnownIndex, LongExtents, ShardIndex, as_arrow, edges_from
+from shoal.shard._index import (
+    Blocks,
+    Edges,
+    Extents,
+    KnownIndex,
+    LongExtents,
+    ShardIndex,
+    as_arrow,
+    edges_from,
+    text_edges,
+)
 from shoal.shard._tar import crc32, keep_freed_memory
 from shoal.store import HeldReader, ObjectReader
 
 from ._bytes import TarBytes
 from ._cut import Cuts, read_cut
+from ._members import damaged, members_of, rows_per_read
 from ._plan import plan_reads, whole_spans
 from ._raw import RawField
 from ._rows import Decoders, Sample, block_rows, decode_rows, scattered_rows, whole_rows
 
-__all__ = ["Shard", "damaged"]
+__all__ = ["Shard"]
 
 Int64 = npt.NDArray[np.int64]
 _NO_DECODERS: Decoders = {}
+_OWN_FACTS = 2  # key and URL, which come before the fields
 _FEW = 8
 """Rows that are quicker read one by one than as columns."""
 
@@ -109,7 +123,7 @@ class Shard:
         blocks = self.index.blocks
         if blocks is not None and self._is_whole(fields):
             return [(a, b) for a, b in zip(blocks.rows[:-1].tolist(), blocks.rows[1:].tolist(), strict=True) if b > a]
-        step = _rows_per_read(self.index, fields)
+        step = rows_per_read(self.index, fields)
         return [(start, min(start + step, len(self))) for start in range(0, len(self), step)]
 
     def read_span(
@@ -158,7 +172,7 @@ class Shard:
         """Samples by row, in the order given: only the wanted fields' bytes are read, near ones together."""
         if len(rows) == 0:
             return []
-        if len(rows) == 1 or isinstance(self.index.fields, LongExtents):
+        if isinstance(self.index.fields, LongExtents):
             samples = [self._one_row(row, fields) for row in rows.tolist()]
             names = list({name for sample in samples for name in sample})
         elif len(rows) <= _FEW and self._has_near_samples and self._is_whole(fields):
@@ -171,6 +185,17 @@ class Shard:
         except ShoalError as error:
             raise self._located(error, rows, fields, decoders) from error.__cause__
         return samples
+
+    def read_row(self, row: int, fields: Sequence[str] | None = None, decoders: Decoders = _NO_DECODERS) -> Sample:
+        """One sample, without the price of columns."""
+        sample = self._one_row(row, fields)
+        names = [name for name in itertools.islice(sample, _OWN_FACTS, None) if name in decoders]
+        try:
+            for name in names:
+                sample[name] = decoders[name](sample[name])
+        except ShoalError as error:
+            raise error.at(shard=self.url, key=sample["__key__"]) from error.__cause__
+        return sample
 
     @property
     def is_near(self) -> bool:
@@ -363,13 +388,15 @@ class Shard:
 
     def _one_row(self, row: int, wanted: Sequence[str] | None) -> Sample:
         """One sample, member by member: for one row this is several times faster than columns of length one."""
-        sample: Sample = {"__key__": self.index.keys[row].as_py(), "__url__": self.url}
-        members = [member for member in _members(self.index.fields, row) if wanted is None or member[0] in wanted]
+        sample: Sample = {"__key__": self._key(row), "__url__": self.url}
+        members = members_of(self.index.fields, row)
+        if wanted is not None:
+            members = [member for member in members if member[0] in wanted]
         if not members:
             return sample
         together = self.index.blocks is not None and wanted is None
-        low = min(start for _, start, _, _ in members)
-        data = self._data.read(low, max(start + size for _, start, size, _ in members)) if together else b""
+        low = min([start for _, start, _, _ in members])
+        data = self._data.read(low, max([start + size for _, start, size, _ in members])) if together else b""
         for name, start, size, crc in members:
             value = data[start - low : start - low + size] if together else self._data.read(start, start + size)
             if self._verify and crc is not None and crc32(value) != crc:
@@ -377,37 +404,10 @@ class Shard:
             sample[name] = value
         return sample
 
+    def _key(self, row: int) -> str:
+        edges, texts = self._key_texts
+        return str(texts[edges.item(row) : edges.item(row + 1)], "utf-8")
 
-def _members(fields: Mapping[str, Extents], row: int) -> list[tuple[str, int, int, int | None]]:
-    """The members of one row: field, offset, size and crc."""
-    if isinstance(fields, LongExtents):
-        at = fields.span(row, row + 1)
-        crcs = [None] * (at.stop - at.start) if fields.crc is None else fields.crc[at].tolist()
-        names = [fields.names[code] for code in fields.codes[at].tolist()]
-        return list(zip(names, fields.offset[at].tolist(), fields.size[at].tolist(), crcs, strict=True))
-    return [
-        (name, offset, int(part.size[row]), None if part.crc is None else int(part.crc[row]))
-        for name, part in fields.items()
-        if (offset := int(part.offset[row]))
-    ]
-
-
-def _rows_per_read(index: ShardIndex, fields: Sequence[str] | None) -> int:
-    """About a mebibyte of wanted bytes, and never so many rows that the first one waits long."""
-    names = [name for name in index.fields if fields is None or name in fields][:256]
-    wanted = sum(int(index.fields[name].size.sum()) for name in names)
-    return int(min(4096, max(1, (1 << 20) * len(index) // max(wanted, 1)))) if len(index) else 1
-
-
-def damaged(url: str, key: str, field: str, offset: int, expected: int, found: int) -> ChecksumError:
-    """The error for a member whose checksum is wrong."""
-    return ChecksumError(
-        "a member's bytes changed after they were written",
-        expected=f"crc32 {expected:08x}",
-        found=f"{found:08x}",
-        shard=url,
-        key=key,
-        field=field,
-        offset=offset,
-        hint="restore the shard, or read on with on_error='skip'",
-    )
+    @functools.cached_property
+    def _key_texts(self) -> tuple[npt.NDArray[np.signedinteger[Any]], memoryview]:
+        return text_edges(self.index.keys)

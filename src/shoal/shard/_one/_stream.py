@@ -146,7 +146,7 @@ class SampleStream:
 
     def _samples(self, chunk: Chunk) -> Iterator[Sample]:
         grouper = Grouper(self._rule, self.skipped)
-        grouped = grouper.add([self._named(name) for name in chunk.names] if self._flat else chunk.names)
+        grouped = grouper.add([self._named(name) for name in chunk.names] if self._flat else chunk.named)
         keys = grouper.keys
         if not keys:
             return

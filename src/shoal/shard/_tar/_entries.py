@@ -13,6 +13,7 @@ from shoal.errors import HeaderError, TarError, TruncatedError, UnsupportedMembe
 
 from ._header import (
     BLOCK,
+    NAME_BYTES,
     REGULAR,
     HeaderTable,
     holds_data,
@@ -22,6 +23,7 @@ from ._header import (
     parse_pax,
     says_time_only,
 )
+from ._name_table import Names, name_table
 
 __all__ = ["EXTENDED", "Entries", "read_entries"]
 
@@ -39,9 +41,9 @@ _KINDS = {"1": "hard link", "2": "symbolic link", "3": "device", "4": "device", 
 class Entries:
     """What one buffer gave, and why it stopped. Positions count from the buffer's start."""
 
-    names: list[str] = field(default_factory=list)
-    starts: list[Numbers] = field(default_factory=list)
+    names: list[Names] = field(default_factory=list)
     """In parts, as they were found; so are the others."""
+    starts: list[Numbers] = field(default_factory=list)
     offsets: list[Numbers] = field(default_factory=list)
     sizes: list[Numbers] = field(default_factory=list)
     stop: int = 0
@@ -125,17 +127,22 @@ class _Reader:
         return self._each(table, part) if timed is None else timed
 
     def _plain(self, table: HeaderTable, part: slice) -> int:
-        raw, sizes, rows = table.names(part), table.sizes[part], table.rows[part]
-        names = _decoded(raw, self._encoding)
-        if (count := len(names)) < len(raw):
-            part = slice(part.start, part.start + count)
+        rows, names = table.rows[part], self._names(table, part)
+        count = len(names)
         starts = rows[:count] * BLOCK
-        self._append(names, starts, starts + BLOCK, sizes[:count])
-        row = int(table.next_rows[part.stop - 1]) if count else int(rows[0])
+        self._append(names, starts, starts + BLOCK, table.sizes[part][:count])
+        next_rows = table.next_rows[part]
+        row = int(next_rows[count - 1]) if count else int(rows[0])
         self.found.stop = row * BLOCK
-        if count < len(raw):
-            raise self._name_error(raw[count], row, int(table.next_rows[part.stop]))
+        if count < len(rows):
+            raise self._name_error(table.names(part)[count], row, int(next_rows[count]))
         return row
+
+    def _names(self, table: HeaderTable, part: slice) -> Names:
+        """The names of plain headers, up to the first that cannot be read."""
+        is_short = self._encoding == "utf-8" and not table.prefixed[part].any()
+        found = name_table(table.heads[part, :NAME_BYTES]) if is_short else None
+        return _decoded(table.names(part), self._encoding) if found is None else found
 
     def _timed(self, table: HeaderTable, part: slice) -> int | None:
         """Members that each have a PAX header which only says a time, as webdataset writes them: all at once too."""
@@ -151,7 +158,7 @@ class _Reader:
                 break
             count += 1
         plain = slice(plain.start, plain.start + 2 * count, 2)
-        names = _decoded(table.names(plain), self._encoding) if count else []
+        names = self._names(table, plain) if count else []
         if len(names) < max(count, 1):
             return None
         self._append(names, starts[:count], (table.rows[plain] + 1) * BLOCK, table.sizes[plain])
@@ -322,8 +329,8 @@ class _Reader:
             hint="name the encoding: KeyRule(encoding='latin-1')",
         )
 
-    def _append(self, names: list[str], starts: Numbers, offsets: Numbers, sizes: Numbers) -> None:
-        self.found.names += names
+    def _append(self, names: Names, starts: Numbers, offsets: Numbers, sizes: Numbers) -> None:
+        self.found.names.append(names)
         self.found.starts.append(starts)
         self.found.offsets.append(offsets)
         self.found.sizes.append(sizes)

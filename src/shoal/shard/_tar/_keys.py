@@ -14,6 +14,8 @@ import numpy.typing as npt
 
 from shoal.errors import DuplicateFieldError, OptionError, TarError
 
+from ._name_table import Names, NameTable, SplitNames, split_names
+
 __all__ = ["META_MEMBER", "OF_THE_SHARD", "WEBDATASET_RULE", "Grouped", "Grouper", "KeyRule", "key_hint", "split_name"]
 
 Int64 = npt.NDArray[np.int64]
@@ -113,11 +115,16 @@ class Grouper:
         self._row_of: dict[str, int] = {}
         self._folder_of: dict[str, str] = {}
 
-    def add(self, names: list[str]) -> Grouped:
+    def add(self, names: Names) -> Grouped:
         """Group the next members.
 
         Raises TarError when flattening folders makes two keys one, DuplicateFieldError for a field every sample has.
         """
+        if isinstance(names, NameTable):
+            split = split_names(names) if self.rule == WEBDATASET_RULE else None
+            if split is not None and not any(own in split.fields for own in _OWN_FIELDS):
+                return self._add_split(split)
+            names = names.texts()
         keys, fields, kept = self._split(names)
         rows = self._rows(keys)
         codes = self.fields
@@ -128,6 +135,14 @@ class Grouper:
                     "a field has the name of a fact that every sample has", key=keys[fields.index(own)], field=own
                 )
         return Grouped(rows, np.array(numbers, np.int64), None if kept is None else np.array(kept, np.int64))
+
+    def _add_split(self, split: SplitNames) -> Grouped:
+        known, new = self.keys, split.keys
+        goes_on = bool(known) and known[-1] == new[0]
+        rows = np.cumsum(split.is_new) + (len(known) - 1 - goes_on)
+        known += new[1:] if goes_on else new
+        codes = [self.fields.setdefault(field, len(self.fields)) for field in split.fields]
+        return Grouped(rows, np.array(codes, np.int64)[split.codes], None)
 
     def _split(self, names: list[str]) -> tuple[Sequence[str], Sequence[str], list[int] | None]:
         if self.rule == WEBDATASET_RULE and _are_simple(names):

@@ -25,6 +25,7 @@ from shoal.errors import HeaderError, ShoalWarning, TarError, TruncatedError
 from ._entries import EXTENDED, Entries, read_entries
 from ._feed import ExpectingFeed, Feed
 from ._header import BLOCK, parse_headers
+from ._name_table import Names, as_texts
 
 __all__ = ["Chunk", "Gap", "ScanOptions", "scan"]
 
@@ -54,7 +55,7 @@ class Chunk:
     Chunks and gaps follow each other without a hole.
     """
 
-    names: list[str]
+    named: Names
     starts: Int64
     """Where each member's first header stands, PAX and GNU headers included."""
     offsets: Int64
@@ -65,6 +66,11 @@ class Chunk:
     base: int
     stop: int
     """Where the next header is expected."""
+
+    @property
+    def names(self) -> list[str]:
+        """The members' names as texts: made anew each time."""
+        return as_texts([self.named])
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +188,8 @@ class _Walk:
             np.concatenate(parts, dtype=np.int64) if parts else np.empty(0, np.int64)
             for parts in (entries.starts, entries.offsets, entries.sizes)
         )
-        return Chunk(entries.names, starts + base, offsets + base, sizes, data, base, self.position)
+        named = entries.names[0] if len(entries.names) == 1 else as_texts(entries.names)
+        return Chunk(named, starts + base, offsets + base, sizes, data, base, self.position)
 
     def _next_entry(self, entries: Entries, data: bytes) -> Chunk | None:
         """The next entry does not fit the buffer: pass a large member by, or read more."""

@@ -156,7 +156,7 @@ class Seen:
         if self._watch is not None:
             self._watch(part)
         try:
-            grouped = self._grouper.add(part.names)
+            grouped = self._grouper.add(part.named)
         except TarError as error:
             self.problems.append(problem_of("name", self._url, error))
             return
