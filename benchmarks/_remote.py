@@ -9,19 +9,15 @@ import os
 import random
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from http.server import ThreadingHTTPServer
-from typing import Any
 
-from tests.store.servers import ACCESS_KEY, BUCKET, SECRET_KEY, seaweed, serving
-from tests.store.servers import ProxyHandler as _Proxy
+from tests.store.servers import ACCESS_KEY, BUCKET, SECRET_KEY, seaweed
 
 import shoal
 from shoal import store
 
-__all__ = ["Turn", "delayed", "reach", "served", "turn", "write_data"]
+__all__ = ["Turn", "reach", "served", "turn", "write_data"]
 
 PREFIX = f"s3://{BUCKET}/bench"
 
@@ -56,48 +52,6 @@ def write_data(megabytes: int, shard_bytes: int = 256 << 20) -> None:
             sample = {"jpg": pool[start : start + size], "json": {"number": number}, "cls": number % 10}
             writer.write({"__key__": f"{number:08d}", **sample})
             written, number = written + size, number + 1
-
-
-class _Delaying(_Proxy):
-    """Adds latency to each response, and passes the body on as it comes."""
-
-    def handle_any(self) -> None:
-        """One request."""
-        threading.Event().wait(self.server.delay)  # type: ignore[attr-defined]
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        self.pass_on(body)
-
-    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_any  # noqa: N815 - http.server's names
-
-    def pass_on(self, body: bytes) -> None:
-        """Ask upstream and hand its answer over, piece by piece."""
-        import http.client
-
-        connection = http.client.HTTPConnection(self.server.upstream, timeout=120)  # type: ignore[attr-defined]
-        try:
-            connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
-            for name, value in self.headers.items():
-                connection.putheader(name, value)
-            connection.endheaders(body or None)
-            answer = connection.getresponse()
-            self.send_response_only(answer.status)
-            for name, value in answer.getheaders():
-                if name.lower() not in {"connection", "transfer-encoding", "keep-alive"}:
-                    self.send_header(name, value)
-            self.end_headers()
-            while self.command != "HEAD" and (piece := answer.read(1 << 20)):
-                self.wfile.write(piece)
-        finally:
-            connection.close()
-
-
-@contextlib.contextmanager
-def delayed(endpoint: str, seconds: float) -> Iterator[str]:
-    """The same server, each response of which begins so much later: yields its endpoint."""
-    facts: dict[str, Any] = {"upstream": endpoint.removeprefix("http://"), "delay": seconds}
-    with serving(_Delaying, **facts) as server:
-        assert isinstance(server, ThreadingHTTPServer)
-        yield server.url  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)

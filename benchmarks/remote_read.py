@@ -12,8 +12,9 @@ import tempfile
 
 from shoal import store
 
+from ._delay import delayed
 from ._measure import Question
-from ._remote import PREFIX, Turn, delayed, served, turn
+from ._remote import PREFIX, Turn, served, turn
 
 __all__ = ["run"]
 
@@ -41,7 +42,7 @@ def run(rounds: int = 3, megabytes: int = 2048, *, peers: bool = True) -> Questi
         "less of the processor. Medians of turns, each in a new process with everything imported; who begins changes "
         "from round to round. Peers read three shards, and count by the sample. Processor seconds are the reader's "
         "own and those of the processes it starts, memory is its own alone; with latency, each response begins 20 ms "
-        "later, behind a proxy that costs processor time too.",
+        "later, behind a proxy whose bodies pass through the kernel alone.",
         ("line", "reader", "of the limit", "CPU s / GB", "MB above start", "downloaded / needed"),
     )
     readers = ["raw sockets 32 MB x 4", "shoal", "shoal, one field"]

@@ -18,10 +18,11 @@ from shoal.errors import ManifestError, PositionError, SampleKeyError
 from shoal.shard._folder import Manifest, open_indexed, open_shard
 from shoal.shard._index import KnownIndex, as_arrow
 from shoal.shard._one import Cuts, Decoders, ErrorLog, RawField, Sample, Shard, join_raw
-from shoal.shard._tar import WEBDATASET_RULE, KeyRule, key_hint
+from shoal.shard._tar import WEBDATASET_RULE, KeyRule
 from shoal.store import ObjectReader, asked_early, is_far, options_for
 
 from ._few import few_raw, few_samples
+from ._find import KeyFinder
 from ._flat import FlatIndex
 from ._in_order import stream_raw, stream_samples
 from ._open_shards import OpenShards
@@ -299,20 +300,14 @@ class ShardSource:
 
     def find(self, key: str) -> int:
         """The number of the first sample with this key. Raises SampleKeyError, which suggests near ones."""
-        for number in range(len(self.shards)):
-            row = self.shard(number).index.find(key)
-            if row is not None:
-                return int(self.starts[number]) + row
-        raise SampleKeyError("no sample has this key", found=repr(key), hint=self._near(key))
+        found = self._finder.find(key)
+        if found is None:
+            raise SampleKeyError("no sample has this key", found=repr(key), hint=self._finder.near(key))
+        return found
 
-    def _near(self, key: str) -> str | None:
-        """What may have been meant, from the first keys of each shard: enough to see how keys look."""
-        some = [
-            name
-            for number in range(min(8, len(self.shards)))
-            for name in self.shard(number).index.key_list(0, min(2000, len(self.shard(number))))
-        ]
-        return key_hint(key, some)
+    @functools.cached_property
+    def _finder(self) -> KeyFinder:
+        return KeyFinder(self.shard, self._start_list)
 
     def keys(self, rows: Int64) -> list[str]:
         """The keys of these samples."""
