@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 import tempfile
 
@@ -21,6 +22,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.ge
 
 def pytest_configure(config):
     """Set what huggingface_hub reads as it is imported: no network, and a cache that is not the user's."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so a shell starts what is to run behind it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     home = tempfile.TemporaryDirectory(prefix="shoal-hf-")
     config.add_cleanup(home.cleanup)
     os.environ.update(HF_HUB_OFFLINE="1", HF_HOME=home.name)

@@ -172,6 +172,8 @@ class Shard:
         """Samples by row, in the order given: only the wanted fields' bytes are read, near ones together."""
         if len(rows) == 0:
             return []
+        if len(rows) == 1:
+            return [self.read_row(int(rows[0]), fields, decoders)]
         if isinstance(self.index.fields, LongExtents):
             samples = [self._one_row(row, fields) for row in rows.tolist()]
             names = list({name for sample in samples for name in sample})
