@@ -112,13 +112,16 @@ def test_ctrl_c_ends_it_with_the_summary(many):
     )
     os.close(theirs)
     shown = b""
-    while b"samples/s" not in shown:
-        shown += os.read(ours, 4096)
-    child.send_signal(signal.SIGINT)
-    while _goes_on(ours):
-        pass
-    out, _ = child.communicate()
-    os.close(ours)
+    try:
+        while b"samples/s" not in shown:
+            shown += os.read(ours, 4096)
+        child.send_signal(signal.SIGINT)
+        while _goes_on(ours):
+            pass
+        out, _ = child.communicate()
+    finally:
+        child.kill()  # it would go on for ever
+        os.close(ours)
     assert child.returncode == 130
     assert "Traceback" not in out
     assert "bound by" in out

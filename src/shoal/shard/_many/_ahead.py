@@ -18,8 +18,9 @@ from shoal.store import submit
 
 __all__ = ["Ahead", "Task"]
 
-AT_ONCE = 3
-MOST_BYTES = 96 << 20
+AT_ONCE = 4
+MOST_BYTES = 112 << 20
+"""Three large requests and a half: when half of the first was used the fourth begins, and waits while others come."""
 
 
 class Task(Protocol):
@@ -28,10 +29,8 @@ class Task(Protocol):
     @property
     def name(self) -> Hashable: ...
 
-    @property
-    def size(self) -> int:
-        """Bytes it takes until it is let go of."""
-        ...
+    size: int
+    """Bytes it takes until it is let go of."""
 
     def begin(self) -> None:
         """It is about to be run: called in order, and quick."""
@@ -191,6 +190,16 @@ class Ahead:
         self._running += 1
         self._start([task])
         return task
+
+    def shrink(self, name: Hashable, size: int) -> None:
+        """Of a task that is held, so many bytes were used, and are not held any more."""
+        with self._lock:
+            task = self._held.get(name)
+            if task is None:
+                return
+            task.size -= size
+            self._bytes -= size
+        self._continue()
 
     def release(self, is_over: Callable[[Hashable], bool]) -> None:
         """Let go of all whose names are over."""

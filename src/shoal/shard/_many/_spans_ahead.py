@@ -48,6 +48,8 @@ class _Part(Generic[R]):
     ) -> None:
         self.name = (want.number, name)
         self.size = sum(stop - start for start, stop in part.ranges)
+        self.share = self.size // max(len(spans), 1)
+        """Of a span, about."""
         self._read = want.begin()
         self._far = far
         self._spans = spans
@@ -178,7 +180,11 @@ class SpansAhead(Generic[R]):
             self._ahead.release(lambda held: _is_before(held, name))
             found: Any = self._ahead.take(name, lambda held: _is_before(held, name))
             self._part = found
-        return None if self._part is None else self._part.taken(start, self._before)
+        if self._part is None:
+            return None
+        found_span = self._part.taken(start, self._before)
+        self._ahead.shrink(name, self._part.share)
+        return found_span
 
 
 def _is_before(one: object, name: tuple[int, int]) -> bool:

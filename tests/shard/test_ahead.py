@@ -1,0 +1,57 @@
+"""Work that is done before it is asked for keeps to its memory, and goes on as what it holds is used."""
+
+from __future__ import annotations
+
+import threading
+
+from shoal.shard._many._ahead import Ahead
+
+
+class Task:
+    """Done at once; remembers that it was."""
+
+    def __init__(self, name: int, size: int) -> None:
+        self.name = name
+        self.size = size
+        self.done = threading.Event()
+
+    def begin(self) -> None: ...
+
+    def run(self) -> None:
+        self.done.set()
+
+    def drop(self) -> None: ...
+
+
+def begun(tasks: list[Task], ahead: Ahead, count: int) -> bool:
+    """Whether these many tasks are done, and no more are held."""
+    return all(task.done.wait(20) for task in tasks[:count]) and [ahead.is_held(task.name) for task in tasks] == [
+        at < count for at in range(len(tasks))
+    ]
+
+
+def test_the_next_begins_when_there_is_room_for_it():
+    tasks = [Task(number, 30) for number in range(6)]
+    ahead = Ahead(iter(tasks), most_bytes=100, at_once=4)
+    ahead.go_on()
+    assert begun(tasks, ahead, 3)
+    ahead.shrink(0, 15)
+    assert begun(tasks, ahead, 3)
+    ahead.shrink(0, 5)
+    assert begun(tasks, ahead, 4)
+    assert ahead.most_held == 100
+    ahead.close()
+
+
+def test_what_was_used_is_not_counted_again_when_it_is_let_go_of():
+    tasks = [Task(number, 30) for number in range(4)]
+    ahead = Ahead(iter(tasks), most_bytes=60, at_once=4)
+    ahead.go_on()
+    assert begun(tasks, ahead, 2)
+    ahead.shrink(0, 25)
+    ahead.release(lambda name: name == 0)
+    assert all(task.done.wait(20) for task in tasks[:3])
+    assert not tasks[3].done.is_set()
+    ahead.shrink(0, 30)  # which is gone
+    assert not ahead.is_held(3)
+    ahead.close()
