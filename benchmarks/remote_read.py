@@ -30,9 +30,10 @@ _PEERS = (
 _BLOCKS = ("raw blocks", "shoal, block-shuffled")
 _MODULE = "benchmarks.remote_read"
 _LATENCY = 0.02
+_SLOW_ROUNDS = 2
 
 
-def run(rounds: int = 3, megabytes: int = 2048, *, peers: bool = True) -> Question:
+def run(rounds: int = 5, megabytes: int = 2048, *, peers: bool = True) -> Question:
     """All contenders in turn, each in a process of its own, on a real S3 server on loopback."""
     question = Question(
         "Remote read",
@@ -53,7 +54,7 @@ def run(rounds: int = 3, megabytes: int = 2048, *, peers: bool = True) -> Questi
         _measured(question, "loopback", names, endpoint, rounds)
         few = [name for name in names if name not in ("webdataset, aws pipe", "s3fs + webdataset", "shoal, one field")]
         with delayed(endpoint, _LATENCY) as slow:
-            _measured(question, "20 ms more", few, slow, max(1, rounds - 1))
+            _measured(question, "20 ms more", few, slow, rounds)
         _cache_rows(question, endpoint, folder, rounds)
     return question
 
@@ -74,7 +75,7 @@ def _turns(names: list[str], endpoint: str, rounds: int) -> dict[str, list[Turn]
     for number in range(rounds):
         first = number * len(names) // rounds
         for name in names[first:] + names[:first]:
-            if number < max(1, rounds - 1) or not _is_slow(name):
+            if number < _SLOW_ROUNDS or not _is_slow(name):
                 found[name].append(turn(_MODULE, name, endpoint))
                 print(f"{name:28} {found[name][-1]}", file=sys.stderr)
     return found
@@ -113,7 +114,7 @@ def _cache_rows(question: Question, endpoint: str, folder: str, rounds: int) -> 
     os.environ["SHOAL_CACHE"], os.environ["SHOAL_BENCH_LOCAL"] = f"{folder}/cache", f"{folder}/local"
     store.download(PREFIX, f"{folder}/local")
     turn(_MODULE, "shoal, cached", endpoint)
-    found = _turns(["shoal, local", "shoal, cached"], endpoint, rounds)
+    found = _turns(["shoal, local", "shoal, cached"], endpoint, 2 * rounds + 1)  # each takes half a second
     samples = found["shoal, local"][0].samples
     local = _seconds(found["shoal, local"], samples)
     for name, turns in found.items():
@@ -129,7 +130,7 @@ if __name__ == "__main__":
         main(*sys.argv[2:4])
     else:
         parser = argparse.ArgumentParser(description=__doc__)
-        parser.add_argument("--rounds", type=int, default=3)
+        parser.add_argument("--rounds", type=int, default=5)
         parser.add_argument("--megabytes", type=int, default=2048)
         parser.add_argument("--no-peers", action="store_true")
         given = parser.parse_args()
