@@ -25,10 +25,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import MissingExtraError, OptionError, StoreError, TarError, TruncatedError
-from shoal.shard._compress import _cache, _stream
-from shoal.shard._compress._formats import (
+from shoal.shard._compress import (
     COMPRESSIONS,
     BlockCompressor,
+    _cache,
+    _stream,
     decompress_block,
     decompressed,
     reader_stream,

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shoal.errors import FieldError, PositionError, SampleKeyError, ShoalError
-from shoal.shard import Decoders, ErrorLog, Sample
+from shoal.errors import FieldError, SampleKeyError, ShoalError
+from shoal.shard import Decoders, ErrorLog, Sample, checked_rows
 from shoal.store import ObjectInfo, base_name, local_path, relative_url, scheme_of, store_for
 
 from ._files import Files, identity_of
@@ -104,7 +104,7 @@ class ObjectSource:
 
     def read(self, rows: Int64, fields: Sequence[str] | None = None, decoders: Decoders = _NO_DECODERS) -> list[Sample]:
         """The samples with these numbers, in this order; several objects are fetched at once where that helps."""
-        numbers = self._checked(rows).tolist()
+        numbers = checked_rows(rows, len(self)).tolist()
         urls = [self.infos[number].url for number in numbers]
         samples = [self._sample(*each, fields) for each in zip(numbers, self._fetched(urls, fields), strict=True)]
         decode_values(samples, decoders)
@@ -130,15 +130,6 @@ class ObjectSource:
         if extras is not None:
             sample.update({name: v for name, v in extras[number].items() if fields is None or name in fields})
         return sample
-
-    def _checked(self, rows: Int64) -> Int64:
-        rows = np.asarray(rows, np.int64)
-        outside = (rows < 0) | (rows >= len(self))
-        if outside.any():
-            raise PositionError(
-                "no sample at this position", expected=f"0 to {len(self) - 1}", found=int(rows[outside][0])
-            )
-        return rows
 
     def stream(
         self, fields: Sequence[str] | None = None, decoders: Decoders = _NO_DECODERS, log: ErrorLog | None = None
@@ -180,7 +171,7 @@ class ObjectSource:
 
     def keys(self, rows: Int64) -> list[str]:
         """The keys of these samples."""
-        return [self._key(self.paths[row]) for row in self._checked(rows).tolist()]
+        return [self._key(self.paths[row]) for row in checked_rows(rows, len(self)).tolist()]
 
     def table(self, columns: Sequence[str]) -> pa.Table:
         """The keys; these formats have no metadata columns."""

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shoal.errors import CodecError, FieldError, PositionError, SampleKeyError, ShoalError
-from shoal.shard import Decoders, ErrorLog, Sample, key_hint
+from shoal.errors import CodecError, FieldError, SampleKeyError, ShoalError
+from shoal.shard import Decoders, ErrorLog, Sample, checked_rows, key_hint
 from shoal.store import ObjectInfo, ObjectReader, store_for
 
 from ._files import identity_of
@@ -177,7 +177,7 @@ class PartSource:
 
     def read(self, rows: Int64, fields: Sequence[str] | None = None, decoders: Decoders = _NO_DECODERS) -> list[Sample]:
         """The samples with these numbers, in this order: each file is asked once for all it holds."""
-        rows = self._checked(rows)
+        rows = checked_rows(rows, len(self))
         found: list[Sample] = [{}] * len(rows)
         for number, places in self._by_part(rows):
             own = rows[places]
@@ -221,15 +221,6 @@ class PartSource:
             name = row_values.pop(key, None) if drop else row_values.get(key)
             samples.append({KEY: number_key(row) if name is None else _text(name), "__url__": url, **row_values})
         return samples
-
-    def _checked(self, rows: Int64) -> Int64:
-        rows = np.asarray(rows, np.int64)
-        outside = (rows < 0) | (rows >= len(self))
-        if outside.any():
-            raise PositionError(
-                "no sample at this position", expected=f"0 to {len(self) - 1}", found=int(rows[outside][0])
-            )
-        return rows
 
     def stream(
         self, fields: Sequence[str] | None = None, decoders: Decoders = _NO_DECODERS, log: ErrorLog | None = None
@@ -301,7 +292,7 @@ class PartSource:
 
     def keys(self, rows: Int64) -> list[str]:
         """The keys of these samples."""
-        rows = self._checked(rows)
+        rows = checked_rows(rows, len(self))
         if self._key is None:
             return [number_key(row) for row in rows.tolist()]
         if 4 * len(rows) < len(self):

@@ -1,17 +1,16 @@
 """Compressed shards: told by their content, read from any block of ours, streamed otherwise."""
 
+from ._cache import unpacked_cache
 from ._formats import (
     COMPRESSIONS,
     BlockCompressor,
     Compression,
     check_compression,
     decompress_block,
-    decompressed,
     fitting_compression,
-    reader_stream,
     sniff,
-    unpacked_cache,
 )
+from ._stream import decompressed, reader_stream
 
 __all__ = [
     "COMPRESSIONS",

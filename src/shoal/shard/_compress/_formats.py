@@ -20,9 +20,7 @@ from typing import Literal, Protocol, get_args
 
 from shoal.errors import OptionError, TarError
 
-from ._cache import unpacked_cache
 from ._gzip import GZIP_MAGIC, GzipBlocks, inflate_block
-from ._stream import decompressed, reader_stream
 from ._zstd import ZSTD_MAGIC, ZstdBlocks, decompress_frame, is_skippable
 
 __all__ = [
@@ -31,11 +29,8 @@ __all__ = [
     "Compression",
     "check_compression",
     "decompress_block",
-    "decompressed",
     "fitting_compression",
-    "reader_stream",
     "sniff",
-    "unpacked_cache",
 ]
 
 Compression = Literal["gzip", "bz2", "xz", "zstd"]

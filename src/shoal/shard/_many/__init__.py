@@ -11,7 +11,7 @@ from ._locate import (
     tars_below,
 )
 from ._resident import Resident
-from ._source import Pick, ShardRef, ShardSource, Source
+from ._source import Pick, ShardRef, ShardSource, Source, checked_rows
 from ._window import Foresight, SampleWindow
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "ShardRef",
     "ShardSource",
     "Source",
+    "checked_rows",
     "foresee",
     "foresee_held",
     "is_dataset_folder",

@@ -66,6 +66,15 @@ class Source(Protocol):
         ...
 
 
+def checked_rows(rows: Int64, count: int) -> Int64:
+    """The numbers of samples of a source that has ``count``. Raises PositionError for one that is not there."""
+    rows = np.asarray(rows, np.int64)
+    outside = (rows < 0) | (rows >= count)
+    if outside.any():
+        raise PositionError("no sample at this position", expected=f"0 to {count - 1}", found=int(rows[outside][0]))
+    return rows
+
+
 @dataclass(frozen=True, slots=True)
 class ShardRef:
     """A shard that belongs to a source, with what is known of it before it is opened."""
@@ -195,7 +204,7 @@ class ShardSource:
         """The samples with these numbers, in this order: each shard is asked once for all it holds."""
         if len(rows) == 1:  # before anything that costs more than the one sample does
             return [self.read_one(int(rows[0]), fields, decoders)]
-        rows = self._checked(rows)
+        rows = checked_rows(rows, len(self))
         if fields is None and self._pick is None:
             few = few_samples(self._flat, self.shard, self.starts, rows, decoders)
             if few is not None:
@@ -218,7 +227,7 @@ class ShardSource:
         """The sample with this number."""
         starts = self._start_list
         if not 0 <= row < starts[-1]:
-            self._checked(np.array([row]))  # which raises
+            checked_rows(np.array([row]), len(self))  # which raises
         number = bisect.bisect_right(starts, row) - 1
         return self.shard(number).read_row(row - starts[number], self.wanted_fields(number, fields), decoders)
 
@@ -230,15 +239,6 @@ class ShardSource:
     def _start_list(self) -> list[int]:
         starts: list[int] = self.starts.tolist()
         return starts
-
-    def _checked(self, rows: Int64) -> Int64:
-        rows = np.asarray(rows, np.int64)
-        outside = (rows < 0) | (rows >= len(self))
-        if outside.any():
-            raise PositionError(
-                "no sample at this position", expected=f"0 to {len(self) - 1}", found=int(rows[outside][0])
-            )
-        return rows
 
     def stream(
         self, fields: Sequence[str] | None = None, decoders: Decoders = _NO_DECODERS, log: ErrorLog | None = None
@@ -270,7 +270,7 @@ class ShardSource:
 
     def raw_rows(self, rows: Int64, field: str) -> RawField:
         """One field of the samples with these numbers, in this order."""
-        few = few_raw(self._flat, self.shard, self.starts, self._checked(rows), field)
+        few = few_raw(self._flat, self.shard, self.starts, checked_rows(rows, len(self)), field)
         return few if few is not None else self._by_shard(rows, lambda shard, own, _: shard.raw_rows(own, field))
 
     def raw_cut(
@@ -284,7 +284,7 @@ class ShardSource:
 
     def _by_shard(self, rows: Int64, read: Callable[[Shard, Int64, Int64], R]) -> RawField | R:
         """Ask each shard once for all it holds, with the places those samples have among ``rows``."""
-        rows = self._checked(rows)
+        rows = checked_rows(rows, len(self))
         numbers = np.searchsorted(self.starts, rows, "right") - 1
         parts, orders = [], []
         for number in np.unique(numbers).tolist():
@@ -311,7 +311,7 @@ class ShardSource:
 
     def keys(self, rows: Int64) -> list[str]:
         """The keys of these samples."""
-        rows = self._checked(rows)
+        rows = checked_rows(rows, len(self))
         numbers = np.searchsorted(self.starts, rows, "right") - 1
         found = [""] * len(rows)
         for number in np.unique(numbers).tolist():

@@ -182,9 +182,9 @@ class SpansAhead(Generic[R]):
             self._part = found
         if self._part is None:
             return None
-        found_span = self._part.taken(start, self._before)
+        made = self._part.taken(start, self._before)
         self._ahead.shrink(name, self._part.share)
-        return found_span
+        return made
 
 
 def _is_before(one: object, name: tuple[int, int]) -> bool:
