@@ -82,6 +82,7 @@ from ._one import (
 )
 from ._tar import (
     BLOCK,
+    META_MEMBER,
     WEBDATASET_RULE,
     Chunk,
     Feed,
@@ -99,7 +100,6 @@ from ._tar import (
 )
 from ._verify import Problem, ShardReport, VerifyOptions, verify_dataset, verify_shard, with_hashes
 from ._write import (
-    META_MEMBER,
     EncodedSample,
     FolderPlan,
     FolderSample,

@@ -28,7 +28,7 @@ from shoal.store import ObjectReader, join_url, store_for
 from ._compare import Members, Problem, compare, duplicates, indexed_members
 from ._walk import NO_MEMBERS, VerifyOptions, problem_of, walk
 
-__all__ = ["Problem", "ShardReport", "VerifyOptions", "verify_dataset", "verify_shard", "with_hashes"]
+__all__ = ["ShardReport", "verify_dataset", "verify_shard", "with_hashes"]
 
 _PART = 1 << 20
 _DEFAULTS = VerifyOptions()

@@ -6,10 +6,10 @@ from ._pack import FolderPlan, FolderSample, plan_folder
 from ._sample_encoder import EncodedSample, SampleEncoder
 from ._service import ShardingService
 from ._shard_file import ShardFile, WrittenShard
-from ._write import META_MEMBER, ShardWriter, WriteOptions
+from ._write import ShardWriter
+from ._write_options import WriteOptions
 
 __all__ = [
-    "META_MEMBER",
     "EncodedSample",
     "FolderPlan",
     "FolderSample",

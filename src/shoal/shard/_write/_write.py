@@ -42,7 +42,7 @@ from ._shard_file import ShardFile
 from ._typed import TypedSamples
 from ._write_options import FieldOrder, WriteOptions
 
-__all__ = ["META_MEMBER", "ShardWriter", "WriteOptions"]
+__all__ = ["ShardWriter"]
 
 
 class ShardWriter:
