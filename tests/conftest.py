@@ -29,11 +29,18 @@ def pytest_configure(config):
     os.environ.update(HF_HUB_OFFLINE="1", HF_HOME=home.name)
 
 
+@pytest.fixture
+def _cache_folder():
+    """Removed after `monkeypatch` has put back what a test may have replaced in `os`."""
+    with tempfile.TemporaryDirectory(prefix="shoal-cache-", ignore_cleanup_errors=True) as folder:
+        yield folder
+
+
 @pytest.fixture(autouse=True)
-def _own_cache(tmp_path_factory, monkeypatch):
+def _own_cache(_cache_folder, monkeypatch):
     """Each test starts with an empty cache, and an empty index, of its own and never sees, or fills, the user's."""
-    monkeypatch.setenv("SHOAL_CACHE", str(tmp_path_factory.mktemp("cache")))
-    monkeypatch.setenv("SHOAL_HOME", os.path.join(os.environ["SHOAL_CACHE"], "home"))
+    monkeypatch.setenv("SHOAL_CACHE", _cache_folder)
+    monkeypatch.setenv("SHOAL_HOME", os.path.join(_cache_folder, "home"))
     for name in ("SHOAL_INDEX", "REDIS_URL"):
         monkeypatch.delenv(name, raising=False)
 

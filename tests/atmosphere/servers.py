@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 from dataclasses import dataclass, field
@@ -14,17 +13,12 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
+from tests.ports import free_port
 from tests.store.servers import _Handler, serving
 
 HERE = Path(__file__).parent / "pds"
 PASSWORD = "correct-horse-battery"
 HTTP = httpx.Client(trust_env=False, timeout=30)
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class _Process:

@@ -15,11 +15,7 @@ import threading
 import time
 from dataclasses import dataclass
 
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
+from tests.ports import free_port
 
 
 def _wait_for(port, process, log):

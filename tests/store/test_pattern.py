@@ -232,8 +232,9 @@ def test_a_glob_looks_no_deeper_than_it_must(tmp_path, monkeypatch):
     (tmp_path / "x/y/z/a.tar").write_bytes(b"")
     scanned = []
     scandir = os.scandir
-    monkeypatch.setattr(os, "scandir", lambda path: scanned.append(os.fspath(path)) or scandir(path))
-    assert expand_pattern(f"{tmp_path}/*/*.tar") == [f"{tmp_path}/x/a.tar"]
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "scandir", lambda path: scanned.append(os.fspath(path)) or scandir(path))
+        assert expand_pattern(f"{tmp_path}/*/*.tar") == [f"{tmp_path}/x/a.tar"]
     assert scanned == [str(tmp_path), str(tmp_path / "x")]
 
 
