@@ -18,14 +18,21 @@ from dataclasses import dataclass
 from tests.ports import free_port
 
 
-def _wait_for(port, process, log):
+def _wait_for(port, process, log, is_ready=lambda _: True):
     ends = time.monotonic() + 60
     while process.poll() is None and time.monotonic() < ends:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-            return
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+            if is_ready(connection):
+                return
         threading.Event().wait(0.01)
     log.seek(0)
     raise RuntimeError(log.read()[-2000:].decode(errors="replace"))
+
+
+def _has_loaded(connection):
+    """A Redis that was started again listens before it has read its data, and until then answers with an error."""
+    connection.sendall(b"PING\r\n")
+    return connection.recv(64).startswith(b"+PONG")
 
 
 @dataclass
@@ -45,7 +52,7 @@ class RedisServer:
         command = ["redis-server", "--bind", "127.0.0.1", "--port", str(self.port), "--dir", self.folder]
         with open(os.path.join(self.folder, "log"), "w+b") as log:
             self.process = subprocess.Popen([*command, *self.options], stdout=log, stderr=log)
-            _wait_for(self.port, self.process, log)
+            _wait_for(self.port, self.process, log, _has_loaded)
 
     def kill(self):
         if self.process is not None:
