@@ -59,10 +59,12 @@ def _own_formats():
 def leaky_peer():
     """For a test that reads with webdataset or datasets: they leave files open, and that is not our failure.
 
-    Our own leaks stay errors everywhere else, so what the peer left is collected before the next test begins.
+    Our own leaks stay errors everywhere else, so what the peer left is collected before the next test begins. What
+    is still in use then is not looked at again: the frameworks' modules have so many objects that it took a second.
     """
     yield
     gc.collect()
+    gc.freeze()
 
 
 _LONG = ("test_static.py", "test_tutorial.py", "test_examples.py", "test_demo.py", "test_ray.py", "test_accessible.py")
