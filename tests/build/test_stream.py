@@ -112,7 +112,9 @@ def test_too_many_failures_end_it(tmp_path, engine):
 
 
 @pytest.mark.parametrize(
-    "ask", [{"shuffle": True}, {"sample": 10}, {"error_budget": 0.1}, {"retry": True}, {"source": iter([])}], ids=str
+    "ask",
+    [{"shuffle": True}, {"sample": 10}, {"error_budget": 0.1}, {"retry": True}, {"source": iter([])}],
+    ids=" ".join,
 )
 def test_what_a_stream_cannot_do_is_refused(tmp_path, ask):
     with pytest.raises((OptionError, WriteError)):

@@ -1,0 +1,34 @@
+"""Every test that is written is run: pytest passes over folders of some names, and says nothing."""
+
+from __future__ import annotations
+
+import fnmatch
+from pathlib import Path
+
+TESTS = Path(__file__).parent
+
+
+def test_no_folder_of_tests_is_passed_over(pytestconfig):
+    passed_over = pytestconfig.getini("norecursedirs")
+    folders = {
+        folder
+        for file in TESTS.rglob("test_*.py")
+        for folder in file.relative_to(TESTS).parents
+        if "node_modules" not in file.parts
+    }
+    names = {part for folder in folders for part in folder.parts}
+    assert {"build", "shard", "viewer"} <= names
+    assert [name for name in sorted(names) if any(fnmatch.fnmatch(name, each) for each in passed_over)] == []
+
+
+def test_every_file_is_named_so_that_it_is_found(pytestconfig):
+    """A file with tests in it that is called otherwise would not be run either."""
+    assert pytestconfig.getini("python_files") == ["test_*.py", "*_test.py"]
+    unseen = [
+        file.relative_to(TESTS).as_posix()
+        for file in TESTS.rglob("*.py")
+        if "node_modules" not in file.parts
+        and not file.name.startswith("test_")
+        and "\ndef test_" in file.read_text(encoding="utf-8")
+    ]
+    assert unseen == []
