@@ -152,7 +152,9 @@ def test_a_plan_says_what_dataload_does(run, many):
 def test_a_plan_takes_what_the_network_is_like(run, many):
     told = run("plan", many, "--bandwidth", "1MB", "--latency", 0.5, "--json").json
     assert (told["bandwidth"], told["latency"]) == (1_000_000, 0.5)
-    assert told["first_batch_seconds"] == pytest.approx(0.5 * (32 + 2), rel=0.02)
+    assert told["first_batch_seconds"] == pytest.approx(0.5 * (1 + 2), rel=0.05)  # neighbours come in one go
+    every_third = run("plan", many, "--bandwidth", "1MB", "--latency", 0.5, "--world-size", 3, "--json").json
+    assert every_third["first_batch_seconds"] == pytest.approx(0.5 * (32 + 2), rel=0.02)
 
 
 def test_a_plan_measures_what_it_was_not_told(run, many):

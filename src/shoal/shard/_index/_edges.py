@@ -19,6 +19,7 @@ Int64 = npt.NDArray[np.int64]
 
 _ROWS = 8192
 _MISSING = np.int64(-1)
+_FAR = np.int64(1 << 62)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,15 @@ class Edges:
         """The lines of rows ``[start, stop)``, as places counted from ``base``."""
         places: list[list[int]] = (self.lines[:, start - self.first : stop - self.first] - base).tolist()
         return places
+
+    def span(self, start: int, stop: int) -> tuple[int, int, int]:
+        """Where the first member of rows ``[start, stop)`` starts, where the last one stops, and what all take."""
+        lines = self.lines[:, start - self.first : stop - self.first]
+        starts, stops = lines[::2], lines[1::2]
+        base, end = int(starts.min()), int(stops.max())
+        if base < 0:  # some are missing, or all are
+            base = min(int(np.where(starts < 0, _FAR, starts).min()), end)
+        return base, end, int((stops - starts).sum())
 
 
 def edges_from(index: ShardIndex, start: int, stop: int) -> Edges:

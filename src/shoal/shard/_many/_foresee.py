@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from shoal.shard._index import Blocks, LongExtents, ShardIndex
-from shoal.shard._one import plan_reads, whole_spans
+from shoal.shard._index import Blocks, LongExtents
+from shoal.shard._one import Shard, plan_reads, whole_spans
 
 from ._few import is_few
 from ._resident import BLOCKS_AT_ONCE
@@ -53,7 +53,7 @@ def foresee(source: ShardSource, rows: Int64, fields: Sequence[str] | None = Non
     for number in which:
         own = rows[numbers == number] - source.starts[number]
         wanted = [raw] if raw is not None else source.wanted_fields(number, fields)
-        total += _of_shard(source.shard(number).index, own, wanted, joined=raw is not None, few=few)
+        total += _of_shard(source.shard(number), own, wanted, joined=raw is not None, few=few)
     return total
 
 
@@ -107,7 +107,8 @@ def _alone_bytes(source: ShardSource, rows: Int64, fields: Sequence[str]) -> int
     return size
 
 
-def _of_shard(index: ShardIndex, rows: Int64, fields: Sequence[str] | None, *, joined: bool, few: bool) -> Reads:
+def _of_shard(shard: Shard, rows: Int64, fields: Sequence[str] | None, *, joined: bool, few: bool) -> Reads:
+    index = shard.index
     names = [name for name in index.fields if fields is None or name in fields]
     if not names or not len(rows):
         return Reads()
@@ -117,6 +118,8 @@ def _of_shard(index: ShardIndex, rows: Int64, fields: Sequence[str] | None, *, j
     alone = len(rows) == 1 or isinstance(index.fields, LongExtents)
     starts, stops = _ranges(offsets, sizes, whole=whole, alone=few if joined else alone)
     wanted = sum(int(size.sum()) for size in sizes)
+    if whole and (runs := shard.runs(rows)) is not None:
+        return Reads(len(runs), sum(run.stop - run.start for run in runs), wanted)
     if index.facts.compression is not None and index.blocks is not None and index.blocks.stored is not None:
         return _compressed(index.blocks, index.blocks.stored, starts, stops, wanted)
     return Reads(len(starts), int((stops - starts).sum()), wanted)

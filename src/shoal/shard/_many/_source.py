@@ -17,7 +17,7 @@ import pyarrow as pa
 from shoal.errors import ManifestError, PositionError, SampleKeyError
 from shoal.shard._folder import Manifest, open_indexed, open_shard
 from shoal.shard._index import KnownIndex, as_arrow
-from shoal.shard._one import Cuts, Decoders, ErrorLog, RawField, Sample, Shard, join_raw
+from shoal.shard._one import Cuts, Decoders, ErrorLog, RawField, Sample, Shard, is_run, join_raw
 from shoal.shard._tar import WEBDATASET_RULE, KeyRule
 from shoal.store import ObjectReader, asked_early, is_far, options_for
 
@@ -205,7 +205,7 @@ class ShardSource:
         if len(rows) == 1:  # before anything that costs more than the one sample does
             return [self.read_one(int(rows[0]), fields, decoders)]
         rows = checked_rows(rows, len(self))
-        if fields is None and self._pick is None:
+        if fields is None and self._pick is None and not is_run(rows):
             few = few_samples(self._flat, self.shard, self.starts, rows, decoders)
             if few is not None:
                 return few

@@ -4,7 +4,7 @@ from ._bytes import CompressedBytes, PlainBytes, TarBytes
 from ._cut import Cuts
 from ._members import damaged
 from ._pieced import PiecedBlocks
-from ._plan import plan_reads, whole_spans
+from ._plan import is_run, plan_reads, whole_spans
 from ._policy import ErrorLog, ErrorPolicy, OnError
 from ._raw import RawField, join_raw
 from ._rows import Decoders, Sample, decode_rows, whole_rows
@@ -29,6 +29,7 @@ __all__ = [
     "TarBytes",
     "damaged",
     "decode_rows",
+    "is_run",
     "join_raw",
     "plan_reads",
     "salvaged_runs",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ReadPlan", "plan_reads", "whole_spans"]
+__all__ = ["GAP_BYTES", "ReadPlan", "Run", "is_run", "plan_reads", "whole_spans"]
 
 Int64 = npt.NDArray[np.int64]
 
@@ -33,6 +33,16 @@ class ReadPlan:
     def bytes_read(self) -> int:
         """How many bytes the ranges hold in all."""
         return int((self.stops - self.starts).sum())
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Rows ``[first, last)``, whose members are in the bytes ``[start, stop)``."""
+
+    first: int
+    last: int
+    start: int
+    stop: int
 
 
 def plan_reads(offsets: Int64, sizes: Int64, *, gap: int = GAP_BYTES, most: int = MOST_BYTES) -> ReadPlan:
@@ -64,6 +74,16 @@ def _range_firsts(begin: Int64, end: Int64, gap: int, most: int) -> npt.NDArray[
         parts = (edge - run_start) // most
         first[1:] |= parts[1:] != parts[:-1]
     return first
+
+
+def is_run(rows: Int64) -> bool:
+    """Whether these are neighbours, each right behind the one before it.
+
+    Example:
+        >>> is_run(np.array([4, 5, 6])), is_run(np.array([4, 6, 5]))
+        (True, False)
+    """
+    return len(rows) > 1 and int(rows[-1] - rows[0]) == len(rows) - 1 and bool((rows[1:] - rows[:-1] == 1).all())
 
 
 def whole_spans(offsets: Sequence[Int64], sizes: Sequence[Int64]) -> tuple[Int64, Int64]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
-import operator
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -29,9 +28,10 @@ from shoal.shard._tar import crc32, keep_freed_memory
 from shoal.store import HeldReader, ObjectReader
 
 from ._bytes import TarBytes
+from ._check import check_block, check_raw, check_samples
 from ._cut import Cuts, read_cut
 from ._members import damaged, members_of, rows_per_read
-from ._plan import plan_reads, whole_spans
+from ._plan import GAP_BYTES, Run, is_run, plan_reads, whole_spans
 from ._raw import RawField
 from ._rows import Decoders, Sample, block_rows, decode_rows, scattered_rows, whole_rows
 
@@ -42,6 +42,8 @@ _NO_DECODERS: Decoders = {}
 _OWN_FACTS = 2  # key and URL, which come before the fields
 _FEW = 8
 """Rows that are quicker read one by one than as columns."""
+_AT_ONCE = 1 << 20
+"""Of neighbours read in one go: what is cut out of it should still be in the processor's cache."""
 
 
 class Shard:
@@ -101,7 +103,7 @@ class Shard:
                 return
             data = self._data.read(base, end)
             if self._verify and (found := crc32(data)) != blocks.crcs[number]:
-                self._find_damage(data, base, int(blocks.rows[number]), int(blocks.rows[number + 1]))
+                self._name_damage(blocks, number, data)
                 problem = "a header or padding changed after it was written"
                 expected = f"crc32 {int(blocks.crcs[number]):08x} of a block"
                 raise ChecksumError(problem, expected=expected, found=f"{found:08x}", shard=self.url, offset=base)
@@ -145,14 +147,45 @@ class Shard:
         first, last = (int(at) for at in blocks.rows[number : number + 2])
         data = self._data.read(base, stop)
         if self._verify and crc32(data) != blocks.crcs[number]:
-            self._find_damage(data, base, first, last)
-        if not (edges := self._edges).hold(first, last):
-            edges = self._edges = edges_from(self.index, first, last)  # of two threads, each has its own
-        places, keys = edges.counted_from(base, first, last), self.index.key_list(first, last)
+            self._name_damage(blocks, number, data)
+        places, keys = self._edges_of(first, last).counted_from(base, first, last), self.index.key_list(first, last)
         try:
             return block_rows(data, self.url, keys, list(self.index.fields), places, decoders, self._sparse)
         except ShoalError as error:
             raise self._located(error, np.arange(first, last), None, decoders) from error.__cause__
+
+    def _name_damage(self, blocks: Blocks, number: int, data: Buffer) -> None:
+        first, last = (int(at) for at in blocks.rows[number : number + 2])
+        check_block(self.url, self.index, data, int(blocks.offsets[number]), range(first, last))
+
+    def _edges_of(self, first: int, last: int) -> Edges:
+        if not (edges := self._edges).hold(first, last):
+            edges = self._edges = edges_from(self.index, first, last)  # of two threads, each has its own
+        return edges
+
+    def runs(self, rows: Int64) -> list[Run] | None:
+        """How whole samples are read where they are neighbours and near; None where each is read by itself."""
+        fields = self.index.fields
+        if not is_run(rows) or not (self._has_near_samples and fields) or isinstance(fields, LongExtents):
+            return None
+        first, count = int(rows[0]), len(rows)
+        edges = self._edges_of(first, first + count)
+        start, stop, wanted = edges.span(first, first + count)
+        if not 0 < stop - start <= wanted + GAP_BYTES * len(fields) * count:  # much else lies between them
+            return None
+        step = max(1, _AT_ONCE * count // (stop - start))
+        spans = [(at, min(at + step, first + count)) for at in range(first, first + count, step)]
+        return [Run(*span, *edges.span(*span)[:2]) for span in spans]
+
+    def _read_run(self, run: Run) -> list[Sample]:
+        rows, names = slice(run.first, run.last), list(self.index.fields)
+        data, keys = self._data.read(run.start, run.stop), self.index.key_list(run.first, run.last)
+        places = self._edges_of(run.first, run.last).counted_from(run.start, run.first, run.last)
+        samples = block_rows(data, self.url, keys, names, places, _NO_DECODERS, self._sparse)
+        if self._verify:
+            for name in names:
+                check_samples(self.url, self.index, samples, name, rows)
+        return samples
 
     @functools.cached_property
     def presence(self) -> dict[str, bool]:
@@ -177,6 +210,8 @@ class Shard:
         if isinstance(self.index.fields, LongExtents):
             samples = [self._one_row(row, fields) for row in rows.tolist()]
             names = list({name for sample in samples for name in sample})
+        elif self._is_whole(fields) and (runs := self.runs(rows)) is not None:
+            names, samples = list(self.index.fields), [sample for run in runs for sample in self._read_run(run)]
         elif len(rows) <= _FEW and self._has_near_samples and self._is_whole(fields):
             names, samples = list(self.index.fields), [self._one_row(row, None) for row in rows.tolist()]
         else:
@@ -213,11 +248,10 @@ class Shard:
         return self._data.read_many(starts, stops)
 
     def _wide_rows(self, rows: Int64, names: list[str]) -> list[Sample]:
-        extents = [self.index.fields[name] for name in names]
-        samples = self._gather(rows, names, extents)
+        samples = self._gather(rows, names, [self.index.fields[name] for name in names])
         if self._verify:
-            for name, part in zip(names, extents, strict=True):
-                self._check(samples, name, part, rows)
+            for name in names:
+                check_samples(self.url, self.index, samples, name, rows)
         return samples
 
     def _gather(self, rows: Int64, names: list[str], extents: list[Extents]) -> list[Sample]:
@@ -262,7 +296,7 @@ class Shard:
         if into is not None:
             self._data.read_into(base, [into[at : at + end - base]])
         if self._verify and crc32(data) != blocks.crcs[number]:
-            self._find_damage(data, base, start, stop)
+            self._name_damage(blocks, number, data)
         part = self.index.fields[field]
         offsets, sizes = part.offset[start:stop].view(np.int64), part.size[start:stop].view(np.int64)
         starts = np.where(offsets > 0, offsets - base, -1) if not self.presence[field] else offsets - base
@@ -328,47 +362,9 @@ class Shard:
         starts = np.where(plan.within < 0, -1, begins[plan.places] + plan.within)
         keys = self.index.keys.take(as_arrow(rows))
         found = RawField(buffers[0] if len(buffers) == 1 else b"".join(buffers), starts, sizes, keys, (self.url,))
-        if self._verify and part.crc is not None:
-            self._check_raw(found, field, part, rows)
+        if self._verify:
+            check_raw(self.url, self.index, found, field, rows)
         return found
-
-    def _check_raw(self, found: RawField, field: str, part: Extents, rows: Int64) -> None:
-        view, wanted = memoryview(found.data), part.crc[rows].tolist() if part.crc is not None else []
-        ends = (found.starts + found.sizes).tolist()
-        crcs = [
-            crc32(view[start:end]) if start >= 0 else 0 for start, end in zip(found.starts.tolist(), ends, strict=True)
-        ]
-        for at, (crc, expected) in enumerate(zip(crcs, wanted, strict=True)):
-            if crc != expected:
-                raise damaged(
-                    self.url, self.index.keys[int(rows[at])].as_py(), field, int(part.offset[rows[at]]), expected, crc
-                )
-
-    def _check(self, samples: list[Sample], name: str, extents: Extents, rows: Int64) -> None:
-        if extents.crc is None:
-            return
-        expected = extents.crc[rows].tolist()
-        try:
-            if list(map(crc32, map(operator.itemgetter(name), samples))) == expected:
-                return
-        except KeyError:  # not every sample has the field
-            pass
-        present = [sample.get(name) for sample in samples]
-        for sample, data, wanted, row in zip(samples, present, expected, rows.tolist(), strict=True):
-            if data is not None and crc32(data) != wanted:
-                raise damaged(self.url, sample["__key__"], name, int(extents.offset[row]), wanted, crc32(data))
-
-    def _find_damage(self, data: Buffer, base: int, first: int, last: int) -> None:
-        """A block's checksum is wrong: name the member. When every member is right, only headers or padding differ."""
-        view = memoryview(data)
-        for name, extents in self.index.fields.items():
-            if extents.crc is None:
-                continue
-            for row in range(first, last):
-                start, size = int(extents.offset[row]), int(extents.size[row])
-                found = crc32(view[start - base : start - base + size])
-                if start and found != int(extents.crc[row]):
-                    raise damaged(self.url, self.index.keys[row].as_py(), name, start, int(extents.crc[row]), found)
 
     def _located(self, error: ShoalError, rows: Int64, fields: Sequence[str] | None, decoders: Decoders) -> ShoalError:
         """Decode one by one to name the sample that failed."""
