@@ -21,6 +21,8 @@ from tests.store.servers import serving
 __all__ = ["delayed"]
 
 _PIPE_BYTES = 1 << 20
+_SO_MAX_PACING_RATE = 47
+"""Linux's: the kernel sends no faster over this connection."""
 _CLOSES = re.compile(rb"\r\nConnection:[^\r]*", re.IGNORECASE)
 
 
@@ -32,6 +34,8 @@ class _Delaying(BaseHTTPRequestHandler):
     def handle_any(self) -> None:
         """One request."""
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if self.server.rate:  # type: ignore[attr-defined]
+            self.connection.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, self.server.rate)  # type: ignore[attr-defined]
         threading.Event().wait(self.server.delay)  # type: ignore[attr-defined]
         host, _, port = self.server.upstream.partition(":")  # type: ignore[attr-defined]
         with socket.create_connection((host, int(port))) as upstream:
@@ -78,7 +82,10 @@ def _relay(source: socket.socket, target: socket.socket) -> None:
 
 
 @contextlib.contextmanager
-def delayed(endpoint: str, seconds: float) -> Iterator[str]:
-    """The same server, each response of which begins so much later: yields its endpoint."""
-    with serving(_Delaying, upstream=endpoint.removeprefix("http://"), delay=seconds) as server:
+def delayed(endpoint: str, seconds: float, *, rate: int = 0) -> Iterator[str]:
+    """The same server, each response of which begins so much later: yields its endpoint.
+
+    ``rate`` is how many bytes a second one connection gives, where it is not what it can.
+    """
+    with serving(_Delaying, upstream=endpoint.removeprefix("http://"), delay=seconds, rate=rate) as server:
         yield server.url

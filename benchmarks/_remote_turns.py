@@ -262,6 +262,7 @@ def _named(members: Iterable[Any]) -> Iterator[tuple[str, bytes]]:
 CONTENDERS: dict[str, Callable[[str], Any]] = {
     "raw 16 MB x 2": raw(16 << 20, 2),
     "raw 16 MB x 4": raw(16 << 20, 4),
+    "raw 16 MB x 8": raw(16 << 20, 8),
     "raw 32 MB x 4": raw(32 << 20, 4),
     "raw whole x 2": raw(1 << 40, 2),
     "raw sockets 32 MB x 4": raw_sockets(32 << 20, 4),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 from shoal.shard._many._ahead import Ahead
+from shoal.shard._many._spans_ahead import _Line
 
 
 class Task:
@@ -55,3 +56,22 @@ def test_what_was_used_is_not_counted_again_when_it_is_let_go_of():
     ahead.shrink(0, 30)  # which is gone
     assert not ahead.is_held(3)
     ahead.close()
+
+
+def test_a_shard_is_cut_by_what_is_known_of_the_line_when_it_is_come_to():
+    line = _Line()
+    for _ in range(5):
+        line.note(32 << 20, 0.5)  # 67 MB/s
+    assert (line.part_bytes(0), line.at_once) == (32 << 20, 4)  # too few to say anything
+    line.note(32 << 20, 0.5)
+    assert (line.part_bytes(0), line.part_bytes(1), line.at_once) == (32 << 20, 8 << 20, 10)
+    for _ in range(9):
+        line.note(8 << 20, 0.02)
+    assert (line.part_bytes(2), line.at_once) == (8 << 20, 10)
+
+
+def test_one_slow_request_among_others_is_not_a_slow_line():
+    line = _Line()
+    for number in range(30):
+        line.note(32 << 20, 1.0 if number % 6 == 0 else 0.2)
+    assert (line.part_bytes(0), line.at_once) == (32 << 20, 4)

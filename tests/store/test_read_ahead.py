@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from datetime import UTC, datetime, timedelta
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -82,8 +83,7 @@ def test_samples_are_those_on_disk(s3, tmp_path, options, reading):
 
 
 def test_many_parts_come_in_order_several_at_once(proxy, broken, monkeypatch):
-    monkeypatch.setattr("shoal.shard._index._ranges.PART_BYTES", 100_000)
-    monkeypatch.setitem(shoal.shard._index._ranges.span_parts.__kwdefaults__, "most", 100_000)
+    monkeypatch.setattr("shoal.shard._many._spans_ahead.PART_BYTES", 100_000)
     monkeypatch.setattr("shoal.shard._write._shard_file.BLOCK_BYTES", 50_000)
     write(broken)
     proxy.most_at_once = 0
@@ -91,6 +91,27 @@ def test_many_parts_come_in_order_several_at_once(proxy, broken, monkeypatch):
     assert 2 <= proxy.most_at_once <= 6
     large = [asked for _, path, asked, _ in proxy.requests if ".tar?" not in path and path.endswith(".tar") and asked]
     assert len(large) > 20
+
+
+def test_over_slow_connections_more_and_smaller_parts_come_at_once(proxy, broken, monkeypatch):
+    """Every connection is slow here: so is a cloud's, and then all of them together are not."""
+    sizes = {"PART_BYTES": 100_000, "_SMALL_PARTS": 50_000}
+    for name, value in {**sizes, "_SLOW": 1e15, "_MANY": 7}.items():
+        monkeypatch.setattr(f"shoal.shard._many._spans_ahead.{name}", value)
+    monkeypatch.setattr("shoal.shard._write._shard_file.BLOCK_BYTES", 20_000)
+    write(broken, count=800)
+    proxy.requests.clear()
+    proxy.most_at_once = 0
+    assert same(list(shoal.Dataset(f"{broken}/")), samples(count=800))
+    sizes = [_asked(one) for one in proxy.requests if one[0] == "GET" and urlsplit(one[1]).path.endswith(".tar")]
+    assert sizes.count(100_000) > 10  # the first shard, before anything was known
+    assert sizes.count(50_000) > 60
+    assert proxy.most_at_once <= 7 + 3  # and what opens the next shard
+
+
+def _asked(request):
+    first, _, last = (request[2] or "bytes=0-0").removeprefix("bytes=").partition("-")
+    return int(last) - int(first) + 1
 
 
 def test_projection_skips_bytes_where_that_pays(s3):

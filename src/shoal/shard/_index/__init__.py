@@ -7,12 +7,13 @@ from ._columns import MOST_COLUMNS, ColumnCollector, extractor_for
 from ._edges import Edges, edges_from
 from ._index import Blocks, Extents, IndexFacts, KnownIndex, LongExtents, ShardIndex, load_index, save_index
 from ._member_log import MemberLog
-from ._ranges import SpanPart, row_ranges, span_parts, span_ranges
+from ._ranges import PART_BYTES, SpanPart, row_ranges, span_parts, span_ranges
 
 __all__ = [
     "BLOCK_BYTES",
     "MOST_COLUMNS",
     "MOST_WIDE_FIELDS",
+    "PART_BYTES",
     "BlockCutter",
     "Blocks",
     "ColumnCollector",

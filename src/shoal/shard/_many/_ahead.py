@@ -16,7 +16,7 @@ from typing import Protocol
 from shoal.errors import ShoalError
 from shoal.store import submit
 
-__all__ = ["Ahead", "Task"]
+__all__ = ["AT_ONCE", "Ahead", "Task"]
 
 AT_ONCE = 4
 MOST_BYTES = 112 << 20
@@ -57,7 +57,8 @@ class Ahead:
     def __init__(self, coming: Iterator[Task | None], *, most_bytes: int = MOST_BYTES, at_once: int = AT_ONCE) -> None:
         self._coming = coming
         self._most_bytes = most_bytes
-        self._at_once = at_once
+        self.at_once = at_once
+        """May be changed at any time."""
         self._lock = threading.Lock()
         self._told = threading.Condition(self._lock)
         self._waiting: deque[Task] = deque()
@@ -94,12 +95,12 @@ class Ahead:
         with self._lock:
             if self._closed:
                 return []
-            while self._waiting and self._running < self._at_once and self._fits(self._waiting[0]):
+            while self._waiting and self._running < self.at_once and self._fits(self._waiting[0]):
                 task = self._waiting.popleft()
                 if task.name not in self._held:  # or it was hurried
                     begun.append(self._begin(task))
                     self._running += 1
-            ask = not (self._asking or self._ended or self._paused) and len(self._waiting) < self._at_once
+            ask = not (self._asking or self._ended or self._paused) and len(self._waiting) < self.at_once
             self._asking = self._asking or ask
         if ask:
             submit(self._ask)
@@ -120,7 +121,7 @@ class Ahead:
         found: list[Task] = []
         ended = True
         try:
-            while len(found) < self._at_once and not self._closed and not self._paused:
+            while len(found) < self.at_once and not self._closed and not self._paused:
                 task = next(self._coming)
                 self._paused = task is None
                 found += [] if task is None else [task]

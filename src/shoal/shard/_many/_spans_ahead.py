@@ -3,22 +3,27 @@
 A part is one large request. The thread that makes it cuts it into blocks and the blocks into rows as the bytes arrive,
 because bytes that were just copied are read again for almost nothing, and those of a few megabytes ago are not. Parts
 end where it suits the store, so the block that lies across two of them is made by who reads, when both are there.
+
+Clouds give each connection so much and no more, however wide the line is. Where one is found to be slow, the shards
+that follow are cut into smaller parts, and more of them are fetched at once, in the same memory.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeVar
 
 from shoal.errors import ShoalError
-from shoal.shard._index import SpanPart, span_parts
+from shoal.shard._index import PART_BYTES, SpanPart, span_parts
 from shoal.shard._one import Shard
 from shoal.store import HeldReader, PulledReader
 
-from ._ahead import Ahead, Task
+from ._ahead import AT_ONCE, Ahead, Task
 
 __all__ = ["SpansAhead", "Want"]
 
@@ -27,6 +32,35 @@ _Pieces = Sequence[tuple[int, bytes]]
 """Bytes that follow each other as they came, each piece with its position."""
 _LONGEST_START = 0.1
 """Seconds after which no thread is waited for that should have begun: all of them may be busy."""
+_SLOW = 90e6
+"""Bytes a second: a connection that brings less is helped by others beside it."""
+_JUDGED = 6
+"""Requests in a row that a line is judged by: a busy processor makes single ones slow."""
+_SMALL_PARTS, _MANY = 8 << 20, 10
+
+
+class _Line:
+    """What one connection brings, and so how shards are cut and how many parts are fetched at once."""
+
+    def __init__(self) -> None:
+        self._last: deque[tuple[int, float]] = deque(maxlen=_JUDGED)
+        self._is_slow = False
+        self._cuts: dict[int, int] = {}
+
+    def note(self, size: int, seconds: float) -> None:
+        """A request of so many bytes took so long, and what was made of them. A line that is slow stays that."""
+        self._last.append((size, seconds))
+        every = list(self._last)
+        taken = sum(each for _, each in every)
+        self._is_slow |= len(every) == _JUDGED and sum(each for each, _ in every) < _SLOW * taken
+
+    @property
+    def at_once(self) -> int:
+        return _MANY if self._is_slow else AT_ONCE
+
+    def part_bytes(self, number: int) -> int:
+        """Of the parts of a shard: the same whenever it is asked."""
+        return self._cuts.setdefault(number, _SMALL_PARTS if self._is_slow else PART_BYTES)
 
 
 @dataclass(frozen=True)
@@ -44,7 +78,7 @@ class _Part(Generic[R]):
     """The spans of one shard that end in what one request brings."""
 
     def __init__(
-        self, want: Want[R], far: HeldReader, name: int, spans: Sequence[tuple[int, int]], part: SpanPart
+        self, want: Want[R], far: HeldReader, name: int, spans: Sequence[tuple[int, int]], part: SpanPart, line: _Line
     ) -> None:
         self.name = (want.number, name)
         self.size = sum(stop - start for start, stop in part.ranges)
@@ -54,6 +88,7 @@ class _Part(Generic[R]):
         self._far = far
         self._spans = spans
         self._part = part
+        self._line = line
         self._made: dict[int, R] = {}
         self._head: _Pieces | None = None
         self._tail: _Pieces = ()
@@ -69,8 +104,10 @@ class _Part(Generic[R]):
                 return
             self._begun = True
             self._changed.notify_all()
+        began = time.monotonic()
         try:
             self._read_all()
+            self._line.note(sum(stop - start for start, stop in self._part.ranges), time.monotonic() - began)
         except ShoalError:
             pass  # who asks for the span reads it alone, and comes upon the same
         finally:
@@ -149,7 +186,8 @@ class SpansAhead(Generic[R]):
     """What was made of the spans of shards before it is asked for; nothing at all where no shard is far."""
 
     def __init__(self, wants: Iterator[Want[R]] | None) -> None:
-        self._ahead = None if wants is None else Ahead(_tasks(wants))
+        self._line = _Line()
+        self._ahead = None if wants is None else Ahead(_tasks(wants, self._line))
         self._part: _Part[R] | None = None
         self._before: _Pieces = ()
         """What the part before had left over."""
@@ -172,11 +210,13 @@ class SpansAhead(Generic[R]):
             return None
         if number != self._shard:
             self._shard = number
-            self._parts = {first: at for at, (spans, _) in enumerate(_cut(shard, fields)) for first, _ in spans}
+            cut = _cut(shard, fields, self._line.part_bytes(number))
+            self._parts = {first: at for at, (spans, _) in enumerate(cut) for first, _ in spans}
         name = (number, self._parts[start])
         if self._part is None or self._part.name != name:
             follows = self._part is not None and self._part.name == (number, name[1] - 1)
             self._before = self._part.left_over() if self._part is not None and follows else ()
+            self._ahead.at_once = self._line.at_once
             self._ahead.release(lambda held: _is_before(held, name))
             found: Any = self._ahead.take(name, lambda held: _is_before(held, name))
             self._part = found
@@ -191,17 +231,18 @@ def _is_before(one: object, name: tuple[int, int]) -> bool:
     return isinstance(one, tuple) and one < name
 
 
-def _tasks(wants: Iterator[Want[R]]) -> Iterator[Task]:
+def _tasks(wants: Iterator[Want[R]], line: _Line) -> Iterator[Task]:
     for want in wants:
         far = want.shard.far
         if far is not None:
-            for name, (spans, part) in enumerate(_cut(want.shard, want.fields)):
-                yield _Part(want, far, name, spans, part)
+            cut = _cut(want.shard, want.fields, line.part_bytes(want.number))
+            for name, (spans, part) in enumerate(cut):
+                yield _Part(want, far, name, spans, part, line)
 
 
-def _cut(shard: Shard, fields: Sequence[str] | None) -> Iterator[tuple[list[tuple[int, int]], SpanPart]]:
+def _cut(shard: Shard, fields: Sequence[str] | None, most: int) -> Iterator[tuple[list[tuple[int, int]], SpanPart]]:
     """The parts of a shard, each with the spans that end in it."""
     spans, done = shard.spans(fields), 0
-    for part in span_parts(shard.index, spans, fields):
+    for part in span_parts(shard.index, spans, fields, most=most):
         yield spans[done : part.span + 1], part
         done = part.span + 1
