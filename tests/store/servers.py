@@ -62,11 +62,11 @@ def _where_there_is_room():
     When less than a hundredth of its disk is free, SeaweedFS starts all the same, is healthy, and answers the first
     object with status 500, after 30 seconds.
     """
-    if os.path.isdir("/dev/shm") and shutil.disk_usage("/dev/shm").free > 6 << 30:
+    if os.path.isdir("/dev/shm") and shutil.disk_usage("/dev/shm").free > 3 << 30:
         return "/dev/shm"
     disk = shutil.disk_usage(tempfile.gettempdir())
-    if disk.free < 0.015 * disk.total:
-        raise RuntimeError(f"SeaweedFS takes no objects when 1% of the disk is free: {disk}; free some, or set TMPDIR")
+    if disk.free < 0.01 * disk.total:
+        raise RuntimeError(f"SeaweedFS takes no objects when the disk is this full: {disk}; free some, or set TMPDIR")
     return None
 
 
