@@ -40,14 +40,15 @@ def run(rounds: int = 5, megabytes: int = 2048, *, peers: bool = True) -> Questi
     """All contenders in turn, each in a process of its own, on a real S3 server on loopback."""
     question = Question(
         "Remote read",
-        f"Dict samples of 22 KB from {megabytes} MB in shards of 256 MB on SeaweedFS on loopback, which shares the "
-        "processor. The limit is the fastest of obstore's raw GETs of the same bytes (for the shuffle: of the same "
-        "blocks in the same order); the sockets of the standard library, which shoal uses where there is no TLS, take "
-        "less of the processor. Medians of turns, each in a new process with everything imported; who begins changes "
-        "from round to round. Peers read three shards, and count by the sample. Processor seconds are the reader's "
-        "own and those of the processes it starts, memory is its own alone; with latency, each response begins 20 ms "
-        "later, behind a proxy whose bodies pass through the kernel alone; on the third line each connection gives "
-        "60 MB a second besides, as clouds' do, and the limit is the best of four and eight at once.",
+        f"Dict samples of 22 KB from {megabytes} MB in shards of 256 MB on SeaweedFS on loopback, which has "
+        "them in memory and shares the processor. The limit is the fastest of obstore's raw GETs of the same "
+        "bytes (for the shuffle: of the same blocks in the same order); the sockets of the standard library, "
+        "which shoal uses where there is no TLS, take less of the processor. Medians of turns, each in a new "
+        "process with everything imported; who begins changes from round to round. Peers read three shards, "
+        "and count by the sample. Processor seconds are the reader's own and those of the processes it "
+        "starts, memory is its own alone; with latency, each response begins 20 ms later, behind a proxy "
+        "whose bodies pass through the kernel alone; on the third line each connection gives 60 MB a second "
+        "besides, as clouds' do, and the limit is the best of four and eight at once.",
         ("line", "reader", "of the limit", "CPU s / GB", "MB above start", "downloaded / needed"),
     )
     readers = ["raw sockets 32 MB x 4", "shoal", "shoal, one field"]

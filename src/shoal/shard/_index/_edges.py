@@ -19,7 +19,6 @@ Int64 = npt.NDArray[np.int64]
 
 _ROWS = 8192
 _MISSING = np.int64(-1)
-_FAR = np.int64(1 << 62)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ class Edges:
         starts, stops = lines[::2], lines[1::2]
         base, end = int(starts.min()), int(stops.max())
         if base < 0:  # some are missing, or all are
-            base = min(int(np.where(starts < 0, _FAR, starts).min()), end)
+            base = int(starts[starts >= 0].min(initial=end))
         return base, end, int((stops - starts).sum())
 
 

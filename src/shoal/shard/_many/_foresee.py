@@ -115,11 +115,11 @@ def _of_shard(shard: Shard, rows: Int64, fields: Sequence[str] | None, *, joined
     offsets = [index.fields[name].offset[rows].astype(np.int64) for name in names]
     sizes = [index.fields[name].size[rows].astype(np.int64) for name in names]
     whole = index.blocks is not None and len(names) == len(index.fields) and not joined
-    alone = len(rows) == 1 or isinstance(index.fields, LongExtents)
-    starts, stops = _ranges(offsets, sizes, whole=whole, alone=few if joined else alone)
     wanted = sum(int(size.sum()) for size in sizes)
     if whole and (runs := shard.runs(rows)) is not None:
         return Reads(len(runs), sum(run.stop - run.start for run in runs), wanted)
+    alone = len(rows) == 1 or isinstance(index.fields, LongExtents)
+    starts, stops = _ranges(offsets, sizes, whole=whole, alone=few if joined else alone)
     if index.facts.compression is not None and index.blocks is not None and index.blocks.stored is not None:
         return _compressed(index.blocks, index.blocks.stored, starts, stops, wanted)
     return Reads(len(starts), int((stops - starts).sum()), wanted)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.codec import Buffer
-from shoal.shard._index import Extents, ShardIndex
+from shoal.shard._index import ShardIndex
 from shoal.shard._tar import crc32
 
 from ._members import damaged
@@ -41,7 +41,7 @@ def check_samples(url: str, index: ShardIndex, samples: list[Sample], name: str,
 
 def check_raw(url: str, index: ShardIndex, found: RawField, name: str, rows: Int64) -> None:
     """The bytes of one field of these rows. Raises ChecksumError."""
-    part: Extents = index.fields[name]
+    part = index.fields[name]
     if part.crc is None:
         return
     view, ends = memoryview(found.data), (found.starts + found.sizes).tolist()
