@@ -26,10 +26,23 @@ from shoal.errors import OptionError
 
 __all__ = ["BUILT_IN", "codec_for", "codec_of", "register_codec", "split_field"]
 
-_MODULES = (_text, _json, _array, _npz, _tenbin, _msgpack, _cbor, _pickle, _torch, _image_encode, _audio, _video)
+_TABLES = (
+    _text.CODECS,
+    _json.CODECS,
+    _array.CODECS,
+    _npz.CODECS,
+    _tenbin.CODECS,
+    _msgpack.CODECS,
+    _cbor.CODECS,
+    _pickle.CODECS,
+    _torch.CODECS,
+    _image_encode.CODECS,
+    _audio.CODECS,
+    _video.CODECS,
+)
 
 BUILT_IN = MappingProxyType(
-    {extension: codec for module in _MODULES for codec in module.CODECS for extension in codec.extensions}
+    {extension: codec for codecs in _TABLES for codec in codecs for extension in codec.extensions}
 )
 _codecs: dict[str, Codec] = dict(BUILT_IN)
 

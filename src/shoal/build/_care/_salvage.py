@@ -103,12 +103,12 @@ def salvage_by_checksums(tar: TarReader, size: int, index: ShardIndex) -> Salvag
 
 
 def _expected(index: ShardIndex) -> Iterator[_Expected]:
-    for field, extents in index.fields.items():
+    for name, extents in index.fields.items():
         rows = np.flatnonzero(extents.offset)
         assert extents.crc is not None  # noqa: S101 - asked before
         columns = (rows.tolist(), *(column[rows].tolist() for column in (extents.offset, extents.size, extents.crc)))
         for row, offset, size, crc in zip(*columns, strict=True):
-            yield _Expected(row, field, offset, size, crc)
+            yield _Expected(row, name, offset, size, crc)
 
 
 def _whole_at_their_place(tar: TarReader, members: Sequence[_Expected]) -> list[bool]:

@@ -31,6 +31,7 @@ def as_expression(condition: str | Expression | Field) -> Expression:
     """The condition as a tree, whichever way it was written. Raises QueryError for anything else.
 
     Example:
+        >>> from shoal.dataset import F
         >>> as_expression("not (width < 512)") == as_expression(~(F.width < 512))
         True
         >>> print(as_expression(F.flag))
