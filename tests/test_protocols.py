@@ -161,7 +161,7 @@ from io import BytesIO
 from typing import IO, Any, assert_type
 
 import shoal
-from shoal.protocols import AbstractDataStore, DataFiles, DataSource, IndexEntry, Packable, Resolved, Resolver
+from shoal.protocols import (AbstractDataStore, DataFiles, DataSource, IndexEntry, Packable, Resolved, Resolver)
 
 
 class Shelf:

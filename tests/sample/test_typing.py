@@ -14,7 +14,7 @@ from typing import assert_type
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.sample import Lens, PackableSample, check_laws, default_network, from_fields, lens, packable
+from shoal.sample import (Lens, PackableSample, check_laws, default_network, from_fields, lens, packable)
 from shoal.sample import structural_lens, unpack
 
 

@@ -75,7 +75,7 @@ def cid_of_record(record: dict[str, Any]) -> Cid:
         >>> str(cid_of_record({"$type": "a.b.c", "n": 1}))
         'bafyrei...'
     """
-    from ._extra import need
+    from shoal._optional import need
 
     encoded: bytes = need("libipld").encode_dag_cbor(_as_ipld(record))
     return Cid(DAG_CBOR, hashlib.sha256(encoded).digest())

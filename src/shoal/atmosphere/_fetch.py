@@ -9,10 +9,10 @@ import time
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
+from shoal._optional import need
 from shoal.errors import AtmosphereError, ChecksumError, RecordNotFoundError, ShoalError, TooLargeError
 from shoal.store import cache_dir, store_for
 
-from ._extra import need
 from ._guard import Guard
 from ._service import Patience
 from ._storage import Checksum

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
+from shoal._optional import need
 from shoal.errors import AtmosphereError, RecordNotFoundError, UntrustedError
 
 from ._at_uri import is_did, is_handle
-from ._extra import need
 from ._guard import Guard
 
 __all__ = ["Identities", "Identity"]

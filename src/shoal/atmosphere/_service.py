@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
+from shoal._optional import need
 from shoal.errors import (
     AtmosphereError,
     RateLimitError,
@@ -21,7 +22,6 @@ from shoal.errors import (
     TooLargeError,
 )
 
-from ._extra import need
 from ._guard import Guard
 
 __all__ = ["Patience", "Service"]

@@ -10,12 +10,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 from urllib.parse import urlencode
 
+from shoal._optional import need
 from shoal.errors import AtmosphereError, RecordNotFoundError, ShoalError
 from shoal.local import LocalIndex
 
 from ._at_uri import AtUri
 from ._cid import Cid
-from ._extra import need
 from ._fill import fill
 from ._followed import Event, Followed
 from ._lexicon import ENTRY, LABEL, LEGACY_ENTRIES, LEGACY_SCHEMAS, LENS, LENS_VERIFICATION, SCHEMA

@@ -7,9 +7,9 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from shoal._optional import require
 from shoal.codec._array import as_array
 from shoal.codec._codec import Buffer, Codec, Decoder, EncodeOptions, Encoder, Limits
-from shoal.codec._extra import require
 from shoal.codec._riff_ogg import without_serial, without_time
 from shoal.codec._torch import tensor
 from shoal.errors import DecodeError, EncodeError

@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 from typing import Any
 
+from shoal._optional import require
 from shoal.codec._codec import Buffer, Codec, Decoder, Limits
-from shoal.codec._extra import require
 from shoal.codec._plain import is_plain, to_plain
 from shoal.errors import DecodeError
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from shoal._optional import require
 from shoal.codec._array import Array
 from shoal.codec._codec import Buffer, Decoder, Limits, SizedDecoder
-from shoal.codec._extra import require
 from shoal.codec._image_direct import direct_filler
 from shoal.codec._image_read import open_with_pillow, pixel_reader
 from shoal.codec._image_resize import fill, resizer, shrink_factor

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib.util import find_spec
 
+from shoal._optional import require
 from shoal.codec._array import Array
 from shoal.codec._codec import Buffer, Limits
-from shoal.codec._extra import require
 from shoal.codec._image_read import JPEG_MAGIC
 from shoal.codec._image_resize import cv2_interpolation, shrink_factor
 from shoal.codec._image_spec import ImageSpec

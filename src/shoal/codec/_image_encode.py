@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from shoal._optional import require
 from shoal.codec._array import Array, as_array
 from shoal.codec._codec import Codec, EncodeOptions, Encoder
-from shoal.codec._extra import require
 from shoal.codec._image_decode import image_decoder
 from shoal.codec._image_spec import ImageSpec
 from shoal.errors import EncodeError

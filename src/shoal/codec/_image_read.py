@@ -9,9 +9,9 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from shoal._optional import require
 from shoal.codec._array import Array
 from shoal.codec._codec import Buffer, Limits
-from shoal.codec._extra import require
 from shoal.codec._image_spec import JpegDecoder
 from shoal.errors import DecodeError
 

@@ -8,8 +8,8 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from shoal._optional import require
 from shoal.codec._array import Array
-from shoal.codec._extra import require
 from shoal.codec._image_spec import Fit, ImageSpec, Interpolation, Resizer
 
 __all__ = ["Resize", "fill", "resizer", "shrink_factor"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shoal.codec._extra import require
+from shoal._optional import require
 from shoal.codec._framework import Framework, width_of
 
 __all__ = ["framework"]

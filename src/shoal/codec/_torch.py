@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from shoal._optional import require
 from shoal.codec._array import Array
 from shoal.codec._codec import Buffer, Codec, Decoder, Limits
-from shoal.codec._extra import require
 from shoal.codec._framework import Framework, width_of
 from shoal.errors import UnsafeCodecError
 

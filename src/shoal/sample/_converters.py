@@ -14,13 +14,15 @@ import numpy as np
 
 from shoal import schema
 from shoal.codec import Buffer
+from shoal.codec._array import as_array, encode_npy
 from shoal.errors import CodecError
 from shoal.sample._annotation import Node
-from shoal.sample._array import array_or_bytes, array_reader, array_writer, as_array, decode_array, encode_npy
 from shoal.sample._convert import Convert, Converter, choice_converter, leaf_converter, sequence_converter
 from shoal.sample._media import Encoded, decode_media, media_to_wire
 from shoal.sample._misfit import Misfit, each, found_type, keyed
 from shoal.schema import dtype_fits
+
+from ._array import array_or_bytes, array_reader, array_writer, decode_array
 
 __all__ = ["Manner", "RecordPlan", "any_to_wire", "converter_of", "revive"]
 

@@ -14,9 +14,9 @@ from typing import Any, cast
 import msgspec
 import numpy as np
 
+from shoal.codec._array import encode_npy
 from shoal.errors import SchemaError
 from shoal.sample._annotation import Node, annotation_doc, annotation_marks, read_annotation
-from shoal.sample._array import encode_npy
 from shoal.sample._media import MediaField
 from shoal.schema import Audio, Default, Field, FloatType, Image, OptionalType, Schema
 

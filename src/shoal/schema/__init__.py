@@ -22,26 +22,19 @@ from shoal.schema._from_document import schema_from_json
 from shoal.schema._reading import Problem, check_readable, reading_problems
 from shoal.schema._schema import Default, Field, Schema
 from shoal.schema._to_document import schema_hash, schema_to_json
-from shoal.schema._types import (
-    AnyType,
+
+from ._leaves import AnyType, BoolType, BytesType, DateTimeType, DateType, FloatType, IntType, StrType, TimeType
+from ._types import (
     Array,
     Audio,
-    BoolType,
-    BytesType,
-    DateTimeType,
-    DateType,
     EnumType,
     FieldType,
-    FloatType,
     Image,
-    IntType,
     ListType,
     LiteralType,
     MapType,
     OptionalType,
     RecordType,
-    StrType,
-    TimeType,
     TupleType,
     UnionType,
     union_of,

@@ -9,29 +9,22 @@ from typing import Any
 from shoal.errors import SchemaError
 from shoal.schema._schema import Default, Field, Schema
 from shoal.schema._to_document import INT_KEYS, JsonObject
-from shoal.schema._types import (
-    AnyType,
+from shoal.schema._version import FIRST_VERSION
+
+from ._leaves import AnyType, BoolType, BytesType, DateTimeType, DateType, FloatType, IntType, StrType, TimeType
+from ._types import (
     Array,
     Audio,
-    BoolType,
-    BytesType,
-    DateTimeType,
-    DateType,
     EnumType,
     FieldType,
-    FloatType,
     Image,
-    IntType,
     ListType,
     LiteralType,
     MapType,
     RecordType,
-    StrType,
-    TimeType,
     TupleType,
     union_of,
 )
-from shoal.schema._version import FIRST_VERSION
 
 __all__ = ["schema_from_json"]
 

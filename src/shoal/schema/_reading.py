@@ -14,22 +14,19 @@ import numpy as np
 from shoal.errors import SchemaMismatchError
 from shoal.schema._dtype import dtype_family
 from shoal.schema._schema import Field, Schema
-from shoal.schema._types import (
-    AnyType,
+
+from ._leaves import AnyType, BoolType, FloatType, IntType, StrType
+from ._types import (
     Array,
     Audio,
-    BoolType,
     EnumType,
     FieldType,
-    FloatType,
     Image,
-    IntType,
     ListType,
     LiteralType,
     MapType,
     OptionalType,
     RecordType,
-    StrType,
     TupleType,
     UnionType,
 )

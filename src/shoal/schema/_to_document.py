@@ -12,26 +12,19 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from shoal.schema._schema import Field, Schema
-from shoal.schema._types import (
-    AnyType,
+
+from ._leaves import AnyType, BoolType, BytesType, DateTimeType, DateType, FloatType, IntType, StrType, TimeType
+from ._types import (
     Array,
     Audio,
-    BoolType,
-    BytesType,
-    DateTimeType,
-    DateType,
     EnumType,
     FieldType,
-    FloatType,
     Image,
-    IntType,
     ListType,
     LiteralType,
     MapType,
     OptionalType,
     RecordType,
-    StrType,
-    TimeType,
     TupleType,
     UnionType,
 )

@@ -43,7 +43,7 @@ from ._traffic import OpLog, Statistics, op_log, statistics
 from ._transfer import Progress, Transferred, copy, download, upload
 from ._url import base_name, join_url, local_path, parent_url, relative_url, scheme_of
 from ._verbs import delete, exists, folders, get, get_many, put, put_many, stat
-from ._verbs import list_objects as list  # noqa: A004 - the verb everybody looks for: shoal.store.list
+from ._verbs import list_objects as list  # noqa: A004 - the verb everybody looks for: shoal.store.list_objects
 
 if TYPE_CHECKING:
     from ._hf import HubStore
