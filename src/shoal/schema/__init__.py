@@ -16,27 +16,34 @@ Example:
 
 from __future__ import annotations
 
-from shoal.schema._changes import Change, compare, next_version
-from shoal.schema._dtype import dtype_fits, dtype_name
-from shoal.schema._from_document import schema_from_json
-from shoal.schema._reading import Problem, check_readable, reading_problems
 from shoal.schema._schema import Default, Field, Schema
-from shoal.schema._to_document import schema_hash, schema_to_json
 
-from ._leaves import AnyType, BoolType, BytesType, DateTimeType, DateType, FloatType, IntType, StrType, TimeType
+from ._compatibility import Change, Problem, check_readable, compare, next_version, reading_problems
+from ._json_schema import schema_from_json, schema_hash, schema_to_json
 from ._types import (
+    AnyType,
     Array,
     Audio,
+    BoolType,
+    BytesType,
+    DateTimeType,
+    DateType,
     EnumType,
     FieldType,
+    FloatType,
     Image,
+    IntType,
     ListType,
     LiteralType,
     MapType,
     OptionalType,
     RecordType,
+    StrType,
+    TimeType,
     TupleType,
     UnionType,
+    dtype_fits,
+    dtype_name,
     union_of,
     wire_kinds,
 )
