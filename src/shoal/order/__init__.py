@@ -19,22 +19,26 @@ Example:
 
 from __future__ import annotations
 
-from shoal.order._block import BlockShuffle
-from shoal.order._document import order_from_json
-from shoal.order._fingerprint import fingerprint_of
-from shoal.order._hash import key_of
-from shoal.order._lanes import choose_lanes, overfetch, shuffle_order
-from shoal.order._launcher import launched_rank
-from shoal.order._line import line, samples_of
-from shoal.order._mix import Mix
-from shoal.order._mixed import Mixed
 from shoal.order._orders import GlobalShuffle, Order, Sequential, Weighted, WithReplacement
-from shoal.order._permute import permute, unpermute
-from shoal.order._plan import EpochPlan, RankPositions, plan_epoch, rank_positions, steps_per_epoch
-from shoal.order._quality import mixing_quality
 from shoal.order._samplers import DistributedSampler, SequentialSampler, ShufflingSampler, WeightedSampler
-from shoal.order._split import Split, Tail, epoch_end
 from shoal.order._state import Pending, Share, State
+
+from ._block_shuffle import BlockShuffle, choose_lanes, mixing_quality, overfetch, shuffle_order
+from ._epoch_plan import (
+    EpochPlan,
+    RankPositions,
+    Split,
+    Tail,
+    epoch_end,
+    launched_rank,
+    plan_epoch,
+    rank_positions,
+    steps_per_epoch,
+)
+from ._mixture import Mix, Mixed
+from ._orders import fingerprint_of, line, samples_of
+from ._permutation import key_of, permute, unpermute
+from ._state import order_from_json
 
 __all__ = [
     "BlockShuffle",

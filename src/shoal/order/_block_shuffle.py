@@ -1,4 +1,4 @@
-"""Block shuffle: samples in a new order every epoch, read in blocks.
+"""The block shuffle, its partitions, and how well it mixes.
 
 ::
 
@@ -16,19 +16,41 @@ every ``world_size``-th position reads whole lanes when ``world_size`` divides t
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from shoal.order._check import as_positions, check_count, check_positions, check_seed, check_whole
-from shoal.order._fingerprint import fingerprint_of
-from shoal.order._hash import Int64, key_of
-from shoal.order._orders import BLOCKS, ROTATION, WINDOWS
-from shoal.order._permute import PIECE, permute
+from shoal.errors import OptionError
 
-__all__ = ["BlockShuffle"]
+from ._orders import (
+    BLOCKS,
+    ROTATION,
+    WINDOWS,
+    GlobalShuffle,
+    Order,
+    as_positions,
+    check_count,
+    check_positions,
+    check_seed,
+    check_whole,
+    fingerprint_of,
+)
+from ._permutation import PIECE, Int64, draw_below, key_of, permute
+
+__all__ = ["BlockShuffle", "choose_lanes", "mixing_quality", "overfetch", "shuffle_order"]
+
+LANES = 192
+"""2**6 * 3: most worlds are divided by it, or divide it."""
+WINDOW = 4
+BLOCK_BYTES = 256 << 10
+WINDOW_BYTES = 256 << 20
+LANE_BLOCKS = 4
+REACH = 256
+PAIRS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,3 +214,141 @@ def _in_tail(layout: _Layout, places: Int64, epoch: int) -> Int64:
     if full.any():
         found[full] = _in_blocks(layout, slots[full], offsets[full], epoch)
     return found
+
+
+def choose_lanes(
+    count: int,
+    block_samples: int,
+    block_bytes: int,
+    window: int,
+    lanes: int = LANES,
+    window_bytes: int = WINDOW_BYTES,
+) -> int:
+    """``lanes``, halved until each has four blocks and the windows of all fit ``window_bytes``.
+
+    Example:
+        >>> choose_lanes(10_000_000, block_samples=50, block_bytes=1 << 20, window=4)
+        48
+    """
+    check_count(count)
+    for name, value in (("block_samples", block_samples), ("block_bytes", block_bytes), ("window", window)):
+        check_whole(name, value, 1)
+    check_whole("lanes", lanes, 1)
+    check_whole("window_bytes", window_bytes, 1)
+    blocks = count // block_samples
+    while lanes > 1 and (lanes * LANE_BLOCKS > blocks or lanes * window * block_bytes > window_bytes):
+        lanes //= 2
+    return lanes
+
+
+def shuffle_order(
+    count: int,
+    seed: int = 0,
+    *,
+    block_samples: int | None = None,
+    block_bytes: int | None = None,
+    mean_bytes: float = 1.0,
+    window: int = WINDOW,
+    lanes: int = LANES,
+    window_bytes: int = WINDOW_BYTES,
+) -> GlobalShuffle | BlockShuffle:
+    """The shuffle for ``count`` samples of ``mean_bytes`` each: global where all fit the window, else by blocks.
+
+    A block is ``block_samples``, or as many samples as make ``block_bytes``; the latter is divided once, here, so an
+    order does not change when the mean does. All samples fit the window when one lane's window would hold them, or
+    ``window_bytes`` do.
+
+    Raises:
+        OptionError: a number is out of range, or both ``block_samples`` and ``block_bytes`` are given.
+
+    Example:
+        >>> shuffle_order(1000, seed=1, mean_bytes=20_000)
+        GlobalShuffle(count=1000, seed=1)
+        >>> shuffle_order(10_000_000, seed=1, mean_bytes=20_000)
+        BlockShuffle(count=10000000, seed=1, block_samples=13, window=4, lanes=192)
+    """
+    if block_samples is not None and block_bytes is not None:
+        raise OptionError("a block has one size", expected="block_samples or block_bytes", found="both")
+    if not 0 < mean_bytes < math.inf:
+        raise OptionError("mean_bytes cannot be this", expected="a number above zero", found=repr(mean_bytes))
+    if block_samples is None:
+        check_whole("block_bytes", BLOCK_BYTES if block_bytes is None else block_bytes, 1)
+        block_samples = max(1, int((block_bytes or BLOCK_BYTES) / mean_bytes))
+    size = max(1, round(block_samples * mean_bytes))
+    lanes = choose_lanes(count, block_samples, size, window, lanes, window_bytes)
+    if count <= window * block_samples or count * mean_bytes <= window_bytes:
+        return GlobalShuffle(count, seed)
+    return BlockShuffle(count, seed, block_samples, window, lanes)
+
+
+def overfetch(lanes: int, world_size: int) -> int:
+    """How many ranks read each block: one when ``world_size`` divides ``lanes``.
+
+    Example:
+        >>> overfetch(192, 8), overfetch(192, 5), overfetch(192, 128)
+        (1, 5, 2)
+    """
+    check_whole("lanes", lanes, 1)
+    check_whole("world_size", world_size, 1)
+    return world_size // math.gcd(world_size, lanes)
+
+
+def mixing_quality(
+    order: Order | npt.ArrayLike,
+    shard_of: int | npt.ArrayLike | Callable[[Int64], npt.NDArray[np.generic]],
+    *,
+    epoch: int = 0,
+    reach: int = REACH,
+    pairs: int = PAIRS,
+) -> float:
+    """0 where all near samples come from one shard, 1 where they do as seldom as at random; a little above by chance.
+
+    ``order`` is an order, or sample numbers as they were read. ``shard_of`` says which shard a sample is in: how many
+    samples each shard has, where each shard ends (ascending numbers), or a function. ``pairs`` pairs of positions at
+    most ``reach`` apart, about a batch, are compared; how large the data is does not matter. More pairs give a
+    steadier number.
+
+    Raises:
+        OptionError: there are fewer than two samples, or only one shard, in which case nothing can be mixed.
+
+    Example:
+        >>> from shoal.order import GlobalShuffle, Sequential
+        >>> round(mixing_quality(Sequential(1_000_000), 10_000), 2)
+        0.01
+        >>> round(mixing_quality(GlobalShuffle(1_000_000, seed=1), 10_000), 2)
+        1.0
+    """
+    check_whole("reach", reach, 1)
+    check_whole("pairs", pairs, 1)
+    numbers = np.empty(0, np.int64) if isinstance(order, Order) else np.atleast_1d(np.asarray(order, np.int64))
+    length = order.length if isinstance(order, Order) else len(numbers)
+    if length < 2:
+        raise OptionError("mixing needs something to mix", expected="two samples or more", found=length)
+    apart = 1 + draw_below(min(reach, length - 1), key_of(length, 1), np.arange(pairs))
+    first = draw_below(length, key_of(length, 2), np.arange(pairs)) % (length - apart)
+    both = np.stack([first, first + apart])
+    samples = order.samples(both, epoch) if isinstance(order, Order) else numbers[both]
+    shards = _shards(samples, shard_of)
+    same = float(np.mean(shards[0] == shards[1]))
+    by_chance = _by_chance(shards)
+    if by_chance >= 1:
+        raise OptionError("mixing needs something to mix", expected="two shards or more", found=1)
+    return (1 - same) / (1 - by_chance)
+
+
+def _shards(
+    samples: Int64, shard_of: int | npt.ArrayLike | Callable[[Int64], npt.NDArray[np.generic]]
+) -> npt.NDArray[np.generic]:
+    if callable(shard_of):
+        return shard_of(samples)
+    if isinstance(shard_of, int):
+        check_whole("shard_of", shard_of, 1)
+        return samples // shard_of
+    return np.searchsorted(np.asarray(shard_of), samples, side="right")
+
+
+def _by_chance(shards: npt.NDArray[np.generic]) -> float:
+    """How often two samples of all would be of one shard, told by those that were met."""
+    _, met = np.unique(shards, return_counts=True)
+    total = int(met.sum())
+    return float((met * (met - 1.0)).sum() / (total * (total - 1.0)))

@@ -1,4 +1,4 @@
-"""One epoch, cut into the steps of one rank. Any step is a little arithmetic away.
+"""The steps of one rank in one epoch, and which rank this is.
 
 A step of all ranks together is one run of ``readers * batch_size`` positions, and reader ``r`` takes every
 ``readers``-th of them from the ``r``-th on. So the order in which samples are used up does not depend on how many
@@ -7,19 +7,46 @@ readers there are, and one number, how far all of them have come, is enough to g
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from shoal.errors import OptionError, PositionError
-from shoal.order._check import check_count, check_whole
-from shoal.order._hash import Int64
-from shoal.order._line import samples_of
-from shoal.order._orders import Order
-from shoal.order._split import Split, Tail, check_tail, epoch_end
 
-__all__ = ["EpochPlan", "RankPositions", "plan_epoch", "rank_positions", "steps_per_epoch"]
+from ._orders import Order, check_count, check_whole, samples_of
+from ._permutation import Int64
+
+__all__ = [
+    "EpochPlan",
+    "RankPositions",
+    "Split",
+    "Tail",
+    "epoch_end",
+    "launched_rank",
+    "plan_epoch",
+    "rank_positions",
+    "steps_per_epoch",
+]
+
+Tail = Literal["pad", "carry", "drop", "uneven"]
+"""What happens at an epoch's end when it does not divide by the ranks.
+
+``pad``: all ranks take as many steps, the last filled with repeats, which are marked. ``carry``: the last global
+batch is filled from the next epoch, which starts that much later: each sample once, equal steps, and epochs may
+differ by one step. ``drop``: what does not divide is left out. ``uneven``: each sample once, and some ranks get one
+sample or one step less.
+"""
+# Each launcher's own words: torchrun and Accelerate, Open MPI, MPICH and Intel MPI, SLURM's srun.
+_WORDS = (
+    ("RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,3 +227,105 @@ def steps_per_epoch(
     check_tail(tail)
     split = Split(rank, world_size, replication)
     return plan_epoch(count, start=start, batch_size=batch_size, split=split, tail=tail, drop_last=drop_last).steps
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """One reader among many. ``replication`` neighbouring ranks see the same data, as tensor parallel ranks have to.
+
+    Raises:
+        OptionError: a number is out of range, or ``replication`` does not divide ``world_size``.
+
+    Example:
+        >>> split = Split(rank=5, world_size=8, replication=2)
+        >>> split.reader, split.readers
+        (2, 4)
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    replication: int = 1
+
+    def __post_init__(self) -> None:
+        check_whole("world_size", self.world_size, 1)
+        check_whole("rank", self.rank, 0, self.world_size - 1)
+        check_whole("replication", self.replication, 1)
+        if self.world_size % self.replication:
+            raise OptionError(
+                "replication does not divide the ranks",
+                expected=f"a divisor of {self.world_size}",
+                found=self.replication,
+            )
+
+    @property
+    def reader(self) -> int:
+        """Which share of the data this rank sees."""
+        return self.rank // self.replication
+
+    @property
+    def readers(self) -> int:
+        """How many shares there are."""
+        return self.world_size // self.replication
+
+
+def check_tail(tail: object) -> None:
+    """One of the four words."""
+    if tail not in get_args(Tail):
+        raise OptionError("tail cannot be this", expected=" or ".join(get_args(Tail)), found=repr(tail))
+
+
+def epoch_end(
+    count: int, start: int, world_size: int, batch_size: int, tail: Tail = "pad", drop_last: bool = False
+) -> int:
+    """Where ranks that begin at ``start`` stop: the last position of all of them, plus one.
+
+    A position from ``count`` on is a repeat under ``pad``, and the next epoch's under ``carry``. With ``drop_last``
+    no batch is short: what would be is filled, left out, or not taken by the rank that has it, as ``tail`` says; a
+    single rank leaves it out, unless it carries.
+
+    Example:
+        >>> [epoch_end(10, 0, 4, 2, tail) for tail in ("pad", "carry", "drop", "uneven")]
+        [12, 16, 8, 10]
+    """
+    check_count(count)
+    check_whole("start", start, 0)
+    check_whole("world_size", world_size, 1)
+    check_whole("batch_size", batch_size, 1)
+    check_tail(tail)
+    rest, whole = max(count - start, 0), world_size * batch_size
+    unit = whole if drop_last or tail == "carry" else world_size
+    down, up = start + rest // unit * unit, start + -(-rest // unit) * unit
+    if tail == "carry" or (tail == "pad" and world_size > 1):
+        return up
+    if tail == "drop" or (world_size == 1 and drop_last):
+        return down
+    return start + rest
+
+
+def launched_rank(environment: Mapping[str, str] | None = None) -> tuple[int, int]:
+    """The rank and the world size that the launcher tells; one process alone where there is none.
+
+    Raises:
+        OptionError: what it tells makes no sense.
+
+    Example:
+        >>> launched_rank({"RANK": "1", "WORLD_SIZE": "4"}), launched_rank({})
+        ((1, 4), (0, 1))
+    """
+    known = os.environ if environment is None else environment
+    for rank, world in _WORDS:
+        if rank in known and world in known:
+            return _checked(known[rank], known[world], f"{rank} and {world}")
+    return 0, 1
+
+
+def _checked(rank: str, world: str, names: str) -> tuple[int, int]:
+    try:
+        found = int(rank), int(world)
+    except ValueError:
+        found = (-1, -1)
+    if not 0 <= found[0] < found[1]:
+        hint = "or give rank= and world_size= to the loader"
+        expected = "a rank below the world size"
+        raise OptionError(f"{names} make no sense", expected=expected, found=f"{rank!r} of {world!r}", hint=hint)
+    return found

@@ -1,21 +1,35 @@
-"""Orders: which sample stands at a position of an epoch. Each is a value; what it says depends on nothing else."""
+"""Sequential, shuffled and weighted orders, and the checks of their arguments."""
 
 from __future__ import annotations
 
 import hashlib
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-from shoal.errors import OptionError
-from shoal.order._check import as_positions, check_count, check_positions, check_seed, check_whole
-from shoal.order._fingerprint import fingerprint_of
-from shoal.order._hash import Int64, draw_below, fractions, key_of
-from shoal.order._permute import permute
+from shoal.errors import OptionError, PositionError
 
-__all__ = ["GlobalShuffle", "Order", "Sequential", "Weighted", "WithReplacement"]
+from ._permutation import MOST, Int64, draw_below, fractions, key_of, permute
+
+__all__ = [
+    "GlobalShuffle",
+    "Order",
+    "Sequential",
+    "Weighted",
+    "WithReplacement",
+    "as_positions",
+    "check_count",
+    "check_positions",
+    "check_seed",
+    "check_whole",
+    "fingerprint_of",
+    "line",
+    "samples_of",
+]
 
 # What a key is for. Part of every pinned sequence: a number is never given a second meaning.
 SAMPLES, BLOCKS, ROTATION, WINDOWS, DRAWS, WEIGHTS = 0, 1, 2, 3, 4, 5
@@ -240,3 +254,81 @@ def checked_weights(weights: object) -> npt.NDArray[np.float64]:
             "weights cannot be these", expected="finite, none negative, some above zero", found=f"sum {found.sum()}"
         )
     return found
+
+
+def fingerprint_of(settings: Mapping[str, Any]) -> str:
+    """Sixteen hexadecimal digits that stand for ``settings``, whatever the order of its keys.
+
+    Example:
+        >>> fingerprint_of({"seed": 1, "count": 10}) == fingerprint_of({"count": 10, "seed": 1})
+        True
+    """
+    text = json.dumps(settings, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def line(order: Order, positions: npt.ArrayLike) -> Int64:
+    """The sample at each position of an order's infinite line.
+
+    Raises:
+        PositionError: a position is negative, or the order has no samples.
+
+    Example:
+        >>> from shoal.order import Sequential
+        >>> line(Sequential(3), range(7)).tolist()
+        [0, 1, 2, 0, 1, 2, 0]
+    """
+    given = as_positions(positions)
+    if given.size and (order.length == 0 or given.min() < 0):
+        raise PositionError("no such position on the line", expected="0 or more, of some samples", found=given.min())
+    return samples_of(order, given % max(order.length, 1), given // max(order.length, 1))
+
+
+def samples_of(order: Order, positions: npt.ArrayLike, epochs: npt.ArrayLike) -> Int64:
+    """The sample at each position of each one's own epoch.
+
+    Example:
+        >>> from shoal.order import Sequential
+        >>> samples_of(Sequential(3), [2, 0], [0, 1]).tolist()
+        [2, 0]
+    """
+    given, own = np.broadcast_arrays(as_positions(positions), as_positions(epochs))
+    found = np.empty(given.shape, np.int64)
+    if not given.size:
+        return found
+    if own.min() == own.max():
+        return order.samples(given, int(own.min()))
+    for epoch in np.unique(own):
+        here = own == epoch
+        found[here] = order.samples(given[here], int(epoch))
+    return found
+
+
+def check_whole(name: str, value: object, least: int, most: int = MOST) -> None:
+    """A whole number from ``least`` to ``most``; ``True`` and NumPy's integers are not taken for one."""
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        expected = f"a whole number from {least}" + ("" if most == MOST else f" to {most}")
+        raise OptionError(f"{name} cannot be this", expected=expected, found=repr(value))
+
+
+def check_count(value: object) -> None:
+    """How many samples there are. None is allowed: a view may be empty, and has no positions to ask for."""
+    check_whole("count", value, 0)
+
+
+def check_seed(value: object) -> None:
+    """Any whole number of 64 bits, with or without a sign."""
+    if not isinstance(value, int) or isinstance(value, bool) or not -(1 << 63) <= value < 1 << 64:
+        raise OptionError("seed cannot be this", expected="a whole number of 64 bits", found=repr(value))
+
+
+def check_positions(positions: Int64, length: int) -> None:
+    """Positions lie in ``[0, length)``."""
+    if positions.size and (positions.min() < 0 or positions.max() >= length):
+        found = f"{positions.min()} to {positions.max()}"
+        raise PositionError("positions outside the epoch", expected=f"0 to {length - 1}", found=found)
+
+
+def as_positions(positions: object) -> Int64:
+    """Positions as an array of 64-bit numbers."""
+    return np.asarray(positions, np.int64)

@@ -15,14 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.errors import OptionError
-from shoal.order._block import BlockShuffle
-from shoal.order._check import check_whole
-from shoal.order._hash import Int64, fractions, key_of
-from shoal.order._launcher import launched_rank
 from shoal.order._orders import WEIGHTS, GlobalShuffle, Order, Sequential, Weighted, checked_weights
-from shoal.order._plan import EpochPlan, plan_epoch
-from shoal.order._split import Split, Tail
 from shoal.order._state import State
+
+from ._block_shuffle import BlockShuffle
+from ._epoch_plan import EpochPlan, Split, Tail, launched_rank, plan_epoch
+from ._orders import check_whole
+from ._permutation import Int64, fractions, key_of
 
 __all__ = ["DistributedSampler", "SequentialSampler", "ShufflingSampler", "WeightedSampler"]
 

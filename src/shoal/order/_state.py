@@ -1,25 +1,30 @@
-"""Where a run stands: a few numbers that are enough to go on, on any number of ranks."""
+"""The state of a run, and orders as JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from shoal.errors import LoaderStateError
-from shoal.order._fingerprint import fingerprint_of
-from shoal.order._plan import EpochPlan, plan_epoch
-from shoal.order._split import Split, Tail
+from shoal.errors import LoaderStateError, OptionError
 
-__all__ = ["Pending", "Share", "State"]
+from ._block_shuffle import BlockShuffle
+from ._epoch_plan import EpochPlan, Split, Tail, plan_epoch
+from ._orders import GlobalShuffle, Order, Sequential, WithReplacement, fingerprint_of
 
-VERSION = 1
-_ABSENT = "(none)"
-
+__all__ = ["Pending", "Share", "State", "order_from_json"]
 
 Pending = tuple[int, int, int]
 """Something read that is in no element yet: the sample's place on the line, the how-manieth of what came of it, and how
 much of that (tokens) is used already."""
+VERSION = 1
+_ABSENT = "(none)"
+_KINDS: dict[str, Callable[..., Order]] = {
+    "sequential": Sequential,
+    "global": GlobalShuffle,
+    "block": BlockShuffle,
+    "replacement": WithReplacement,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,3 +251,26 @@ def _same_place(first: State, other: State) -> None:
                 found=getattr(found, each.name),
                 hint="merge states that were saved after the same step",
             )
+
+
+def order_from_json(document: Mapping[str, Any]) -> Order:
+    """The order that wrote ``document`` with ``to_json``.
+
+    Weights are not written, only named, so a weighted order is made from its weights instead.
+
+    Raises:
+        OptionError: no order is written like this.
+
+    Example:
+        >>> order = BlockShuffle(1000, seed=1, block_samples=10, window=2, lanes=4)
+        >>> order_from_json(order.to_json()) == order
+        True
+    """
+    settings = dict(document)
+    kind = _KINDS.get(settings.pop("order", ""))
+    if kind is None:
+        raise OptionError("no order is written like this", expected=" or ".join(_KINDS), found=document.get("order"))
+    try:
+        return kind(**settings)
+    except TypeError as error:
+        raise OptionError("no order is written like this", expected="what to_json gave", found=error) from None
