@@ -353,10 +353,10 @@ class CountingStore:
 @pytest.fixture
 def counting(monkeypatch):
     def register(data):
-        from shoal.store import _route
+        from shoal.store import _registry
 
         store = CountingStore(data)
-        monkeypatch.setitem(_route._STORES, "counted", store)
+        monkeypatch.setitem(_registry._STORES, "counted", store)
         return store
 
     return register

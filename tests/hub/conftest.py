@@ -14,7 +14,7 @@ from huggingface_hub import constants
 from tests.hub.server import TOKEN, serving
 
 import shoal
-from shoal.store import _fetch, _hf, _options
+from shoal.store import _huggingface, _options, _requests
 
 
 def pytest_collection_modifyitems(items):
@@ -40,8 +40,8 @@ def hub(monkeypatch):
         template = server.url + "/{repo_id}/resolve/{revision}/{filename}"
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
         monkeypatch.setattr(_options, "_CHOSEN", {})
-        monkeypatch.setattr(_fetch, "_NOT_BEFORE", {})
-        monkeypatch.setattr(_hf, "_HELD", OrderedDict())
+        monkeypatch.setattr(_requests, "_NOT_BEFORE", {})
+        monkeypatch.setattr(_huggingface, "_HELD", OrderedDict())
         yield server
         huggingface_hub.close_session()
 

@@ -19,7 +19,7 @@ from shoal.errors import (
 )
 from shoal.hub import download, push_to_hub
 from shoal.shard import verify_dataset
-from shoal.store import _fetch
+from shoal.store import _requests
 
 
 def test_all_of_it(hub, pets, folder, tmp_path):
@@ -163,7 +163,7 @@ def test_a_name_that_leads_out_of_the_folder(hub, folder, tmp_path, name):
 
 
 def test_a_bad_line(hub, pets, folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(_fetch, "_FIRST_WAIT", 0.01)
+    monkeypatch.setattr(_requests, "_FIRST_WAIT", 0.01)
     hub.faults += [Fault("/blob/", status=0, half=True, times=3), Fault("/resolve/", status=500, times=2)]
     download("tester/pets", tmp_path / "got")
     assert files_below(tmp_path / "got") == files_below(Path(folder))

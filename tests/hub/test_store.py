@@ -14,11 +14,11 @@ import shoal
 from shoal import store
 from shoal.errors import AccessDeniedError, ObjectNotFoundError, StoreError
 from shoal.hub import hub_url
-from shoal.store import HubStore, _hf, configure, hub_access
-from shoal.store._hf_access import hub_token
-from shoal.store._hf_api import repository_of
+from shoal.store import HubStore, _huggingface, configure, hub_access
+from shoal.store._clients import hub_token
+from shoal.store._http import failure_of_answer
+from shoal.store._huggingface import repository_of
 from shoal.store._options import StoreOptions
-from shoal.store._signed import failure_of_answer
 
 TRAIN = [(each["__key__"], each["bin"], each["json"]["n"]) for each in samples("train", 30)]
 
@@ -146,12 +146,12 @@ def test_a_reader_keeps_to_its_commit(hub, pets, tmp_path, monkeypatch):
     hub.add("tester/pets", files_below(Path(write(tmp_path / "new", train=5, per_shard=5))))
     same = read(dataset) == TRAIN
     assert same
-    monkeypatch.setattr(_hf, "_GOOD_FOR", 0.0)
+    monkeypatch.setattr(_huggingface, "_GOOD_FOR", 0.0)
     assert len(shoal.Dataset(pets, split="train")) == 5
 
 
 def test_a_file_that_came_later_is_found(hub, pets, monkeypatch):
-    monkeypatch.setattr(_hf, "_GOOD_FOR", 0.0)
+    monkeypatch.setattr(_huggingface, "_GOOD_FOR", 0.0)
     assert not store.exists(f"{pets}/later.txt")
     hub.add("tester/pets", {"later.txt": b"here"})
     assert store.get(f"{pets}/later.txt") == b"here"
@@ -161,11 +161,11 @@ def test_a_file_that_came_later_is_found(hub, pets, monkeypatch):
 
 
 def test_few_repositories_are_remembered(hub, monkeypatch):
-    monkeypatch.setattr(_hf, "_MOST_HELD", 2)
+    monkeypatch.setattr(_huggingface, "_MOST_HELD", 2)
     for number in range(5):
         hub.add(f"org/r{number}", {"a.txt": b"%d" % number})
         assert store.get(f"hf://datasets/org/r{number}/a.txt") == b"%d" % number
-    assert len(_hf._HELD) == 2
+    assert len(_huggingface._HELD) == 2
 
 
 # --------------------------------------------------------------------------------------------------------------- access

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.store.servers import ACCESS_KEY, SECRET_KEY
 
-from shoal.store import _clients, _fetch, _options
+from shoal.store import _clients, _options, _requests
 
 __all__ = ["keys", "own_settings"]
 
@@ -18,7 +18,7 @@ def own_settings(monkeypatch, folder):
     """Begin with no settings at all; ``folder`` is one of the test's own."""
     monkeypatch.setattr(_options, "_CHOSEN", {})
     monkeypatch.setattr(_options, "_GATES", {"": _options.Gate(64)})
-    monkeypatch.setattr(_fetch, "_NOT_BEFORE", {})
+    monkeypatch.setattr(_requests, "_NOT_BEFORE", {})
     for name in _clients.ENVIRONMENT:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(folder / "no-config"))

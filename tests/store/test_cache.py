@@ -22,7 +22,7 @@ import shoal
 from shoal import store
 from shoal.cli._cache import CACHE_COMMANDS
 from shoal.errors import OptionError
-from shoal.store import _cached, _disk, cache_entries, cached_reader, clear_cache, configure, store_for
+from shoal.store import _cache, cache_entries, cached_reader, clear_cache, configure, store_for
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
 
@@ -127,7 +127,7 @@ def test_a_cache_that_is_cleared_while_it_is_read_costs_requests_only(s3):
 
 
 def test_what_was_not_used_for_longest_leaves(s3, monkeypatch):
-    monkeypatch.setattr(_cached, "_CHECK_EVERY", 1)
+    monkeypatch.setattr(_cache, "_CHECK_EVERY", 1)
     urls = [f"{s3}/{number}" for number in range(6)]
     configure(f"s3://{BUCKET}", cache_bytes=3 << 20)
     for number, url in enumerate(urls):
@@ -165,7 +165,7 @@ def test_bytes_that_a_power_cut_lost_are_fetched_again(s3):
 def test_the_end_that_no_sample_needs_comes_too_so_that_all_is_there(s3):
     url, content = f"{s3}/a", os.urandom((2 << 20) + 10_240)
     store.put(url, content)
-    with closing(_cached.CachedReader(store_for(url).open(url))) as reader:
+    with closing(_cache.CachedReader(store_for(url).open(url))) as reader:
         assert reader.read(0, 1 << 20) == content[: 1 << 20]
         assert reader.is_far
         assert reader.read(1 << 20, 2 << 20) == content[1 << 20 : 2 << 20]
@@ -177,12 +177,12 @@ def test_that_all_is_there_is_noted_and_no_longer_said_once_a_cell_is_not(s3, mo
     url = f"{s3}/a"
     store.put(url, os.urandom(3 << 20))
     cached_reader(store_for(url).open(url), "shards").close()
-    copy = _disk.CachedObject(store_for(url).info(url))
+    copy = _cache.CachedObject(store_for(url).info(url))
     with monkeypatch.context() as patched:
-        patched.setattr(_disk.CachedObject, "has", lambda *_: pytest.fail("each cell was looked at"))
+        patched.setattr(_cache.CachedObject, "has", lambda *_: pytest.fail("each cell was looked at"))
         assert copy.is_whole()
     copy.forget(1)
-    again = _disk.CachedObject(store_for(url).info(url))
+    again = _cache.CachedObject(store_for(url).info(url))
     assert not again.is_whole()
     assert [again.has(cell) for cell in range(3)] == [True, False, True]
 
@@ -194,7 +194,7 @@ def test_a_file_that_was_cut_is_not_believed(s3):
         reader.read(0, 3 << 20)
         (entry,) = cache_entries()
         os.truncate(os.path.join(entry.folder, "data"), 1000)
-    with closing(_cached.CachedReader(store_for(url).open(url))) as reader:
+    with closing(_cache.CachedReader(store_for(url).open(url))) as reader:
         right = reader.read(0, 3 << 20) == content
         assert right
 
@@ -356,11 +356,11 @@ def wait_for_claims(url):
 
 
 def test_a_download_that_takes_too_long_is_not_waited_for(s3, monkeypatch):
-    monkeypatch.setattr(_cached, "_LONGEST_WAIT", 0.2)
+    monkeypatch.setattr(_cache, "_LONGEST_WAIT", 0.2)
     url, content = f"{s3}/a", os.urandom(2 << 20)
     store.put(url, content)
     info = store_for(url).info(url)
-    held = _disk.CachedObject(info)
+    held = _cache.CachedObject(info)
     held.open()
     assert held.claim(0)
     assert not held.claim(0)

@@ -12,7 +12,7 @@ from tests.store.settings import keys
 
 from shoal.errors import AccessDeniedError, ObjectChangedError, ObjectNotFoundError, StoreError, StoreTimeoutError
 from shoal.store import configure, exists, get, get_many, put, put_many, stat, statistics, store_for
-from shoal.store._signed import seconds_asked
+from shoal.store._http import seconds_asked
 
 DATA = random.Random(5).randbytes(6_000_000)
 

@@ -15,8 +15,8 @@ from shoal.errors import (
     StoreError,
     StoreTimeoutError,
 )
-from shoal.store._foreign import FOREIGN, failure_of, our_error
-from shoal.store._gate import Gate
+from shoal.store._concurrency import Gate
+from shoal.store._error_mapping import FOREIGN, failure_of, our_error
 
 KINDS = [kind for kind in vars(exceptions).values() if isinstance(kind, type) and issubclass(kind, Exception)]
 ANSWER = "Error performing GET http://h/b/k in 1ms - Server returned non-2xx status code: {} : <Code>{}</Code>"

@@ -111,7 +111,7 @@ def test_a_lock_held_at_the_fork_does_not_stay_held(run):
     """Another thread is in the middle of a request, with every lock there is."""
     run("""
         import threading
-        from shoal.store import _clients, _options, _parallel, _traffic, configure
+        from shoal.store import (_clients, _options, _concurrency as _parallel, _statistics as _traffic, configure)
 
         held, over = threading.Event(), threading.Event()
 

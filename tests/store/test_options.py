@@ -13,8 +13,7 @@ from tests.store.settings import keys
 
 from shoal.errors import OptionError, StoreError
 from shoal.store import StoreOptions, configure, get, options_for, put, stat, store_for
-from shoal.store._aws import s3_settings
-from shoal.store._clients import address_of
+from shoal.store._clients import address_of, s3_settings
 
 NOBODY = {"AWS_CONFIG_FILE": "/nowhere", "AWS_SHARED_CREDENTIALS_FILE": "/nowhere"}
 

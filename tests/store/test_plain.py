@@ -11,7 +11,7 @@ from tests.store.settings import keys
 
 from shoal.errors import ObjectChangedError, ObjectNotFoundError, StoreTimeoutError
 from shoal.store import configure, put, statistics, store_for
-from shoal.store._plain import _has_proxy
+from shoal.store._http import _has_proxy
 
 DATA = random.Random(11).randbytes(3_000_000)
 SIGNED = "X-Amz-Signature"

@@ -18,36 +18,44 @@ from ._base import (
     ObjectInfo,
     ObjectReader,
     ObjectWriter,
+    ReadOnlyStore,
+    RenamedReader,
     ScatterReader,
     Store,
     UpdatingStore,
 )
-from ._cache import cache_dir
-from ._cached import CachedReader, cached_reader
-from ._disk import CacheEntry, cache_entries, clear_cache
-from ._forward import read_forward
-from ._glance import Glance, asked_early
-from ._held import HeldReader, Segment
-from ._hf_access import HubAccess, hub_access
+from ._cache import CachedReader, CacheEntry, cache_dir, cache_entries, cached_reader, clear_cache
+from ._clients import HubAccess, hub_access
+from ._concurrency import submit
 from ._local import LocalStore
 from ._memory import MemoryStore
-from ._near import no_such_path
+from ._operations import (
+    Progress,
+    Transferred,
+    copy,
+    delete,
+    download,
+    exists,
+    folders,
+    get,
+    get_many,
+    put,
+    put_many,
+    stat,
+    upload,
+)
+from ._operations import list_objects as list  # noqa: A004 - the verb everybody looks for: shoal.store.list_objects
 from ._options import CredentialProvider, StoreOptions, configure, configure_all, configured, options_for
-from ._parallel import submit
 from ._pattern import expand_braces, expand_pattern, number_in_name, numbered_name
-from ._pulled import PulledReader
-from ._ranges import RangePlan, cut_range, plan_ranges
-from ._read_only import ReadOnlyStore, RenamedReader
-from ._route import is_far, register_store, store_for
-from ._traffic import OpLog, Statistics, op_log, statistics
-from ._transfer import Progress, Transferred, copy, download, upload
+from ._readers import HeldReader, PulledReader, Segment, read_forward
+from ._registry import is_far, no_such_path, register_store, store_for
+from ._requests import RangePlan, cut_range, plan_ranges
+from ._snapshot import Glance, asked_early
+from ._statistics import OpLog, Statistics, op_log, statistics
 from ._url import base_name, join_url, local_path, parent_url, relative_url, scheme_of
-from ._verbs import delete, exists, folders, get, get_many, put, put_many, stat
-from ._verbs import list_objects as list  # noqa: A004 - the verb everybody looks for: shoal.store.list_objects
 
 if TYPE_CHECKING:
-    from ._hf import HubStore
-    from ._hf_api import HubFile, HubSnapshot
+    from ._huggingface import HubFile, HubSnapshot, HubStore
     from ._obstore import ObstoreStore
 
 __all__ = [
@@ -127,7 +135,12 @@ __all__ = [
 ]
 
 
-_LAZY = {"ObstoreStore": "_obstore", "HubStore": "_hf", "HubFile": "_hf_api", "HubSnapshot": "_hf_api"}
+_LAZY = {
+    "ObstoreStore": "_obstore",
+    "HubStore": "_huggingface",
+    "HubFile": "_huggingface",
+    "HubSnapshot": "_huggingface",
+}
 """Loaded when first used, as in `store_for`."""
 
 

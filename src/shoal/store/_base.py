@@ -1,10 +1,13 @@
-"""What every store can do."""
+"""The interfaces of stores, read-only stores, and safety across forks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+import os
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
+
+from shoal.errors import StoreError
 
 __all__ = [
     "CopyingStore",
@@ -13,10 +16,20 @@ __all__ = [
     "ObjectInfo",
     "ObjectReader",
     "ObjectWriter",
+    "ReadOnlyStore",
+    "RenamedReader",
     "ScatterReader",
     "Store",
     "UpdatingStore",
+    "anew_in_child",
+    "enter_obstore",
 ]
+
+_used = False
+"""This process has called obstore."""
+_dead = False
+"""The process this one was forked from had."""
+_RENEWALS: list[Callable[[], None]] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,3 +167,98 @@ class UpdatingStore(Protocol):
         others never leave it alone.
         """
         ...
+
+
+class RenamedReader:
+    """A reader of one object under the URL and version of another."""
+
+    def __init__(self, reader: ObjectReader, info: ObjectInfo) -> None:
+        self.info = info
+        self._reader = reader
+        self.read = reader.read
+        self.read_many = reader.read_many
+        self.close = reader.close
+
+
+class ReadOnlyStore:
+    """What stores share whose objects are known by name and never written; a subclass has ``urls`` and ``info``.
+
+    Writing raises a StoreError with the ``problem`` and the ``hint``.
+    """
+
+    def __init__(self, problem: str, hint: str) -> None:
+        self._problem = problem
+        self._hint = hint
+
+    def urls(self) -> Iterable[str]:
+        """The URLs of all objects."""
+        return ()
+
+    def info(self, url: str) -> ObjectInfo:
+        """Raise, as nothing is here: a subclass knows better."""
+        raise self._refused(url)
+
+    def list(self, url: str, depth: int | None = None) -> Iterator[ObjectInfo]:
+        """Every object below the folder ``url``, sorted by URL."""
+        folder = url.rstrip("/") + "/"
+        for name in sorted(name for name in self.urls() if name.startswith(folder)):
+            if depth is None or name.count("/", len(folder)) < depth:
+                yield self.info(name)
+
+    def is_folder(self, url: str) -> bool:
+        """Whether an object is below it."""
+        return any(name.startswith(url.rstrip("/") + "/") for name in self.urls())
+
+    def create(self, url: str) -> ObjectWriter:
+        """Refuse."""
+        raise self._refused(url)
+
+    def write_all(self, url: str, data: bytes) -> ObjectInfo:
+        """Refuse."""
+        raise self._refused(url)
+
+    def append(self, url: str, data: bytes) -> None:
+        """Refuse."""
+        raise self._refused(url)
+
+    def delete(self, url: str) -> None:
+        """Refuse."""
+        raise self._refused(url)
+
+    def move(self, url: str, target: str) -> None:
+        """Refuse."""
+        raise self._refused(url)
+
+    def _refused(self, url: str) -> StoreError:
+        return StoreError(self._problem, found=url, hint=self._hint)
+
+
+# The process notes that it used obstore; a child forked after that is told so at its first use. Everything else here
+# that holds threads or locks says how to begin anew in a child.
+def enter_obstore(url: str) -> None:
+    """Note that this process is about to call obstore. Raises StoreError in a child forked from one that did."""
+    global _used  # noqa: PLW0603 - a fact about the process
+    if _dead:
+        raise StoreError(
+            "object stores cannot be used in a process forked from one that used them",
+            found=url,
+            hint='start workers with multiprocessing.get_context("forkserver") or "spawn", '
+            "or open the data only in the workers",
+        )
+    _used = True
+
+
+def anew_in_child(renew: Callable[[], None]) -> None:
+    """Call ``renew`` in every forked child, before anything else runs there."""
+    _RENEWALS.append(renew)
+
+
+def _begin_child() -> None:
+    global _dead  # noqa: PLW0603 - a fact about the process
+    _dead = _dead or _used
+    for renew in _RENEWALS:
+        renew()
+
+
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_begin_child)

@@ -1,16 +1,21 @@
 """S3, Google Cloud Storage, Azure and HTTP servers, through obstore.
 
 A name in a bucket is what follows the bucket in the URL, letter by letter; only HTTP URLs are unquoted. What a request
-for bytes goes through: `_fetch` (retries, versions), `_plain` (large ones without TLS), `_gate` (how many at once),
-`_clients` (who is asked), `_foreign` (errors). Lists are `_lists`'s.
+for bytes goes through: `_requests` (retries, versions), `_http` (large ones without TLS), `_concurrency` (how many at
+once), `_clients` (who is asked), `_error_mapping` (errors). Lists are `_obstore`'s.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import re
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
+from typing import Any
+
+import obstore
 
 from shoal.errors import (
     AccessDeniedError,
@@ -22,16 +27,34 @@ from shoal.errors import (
 )
 
 from ._base import ObjectInfo, ObjectReader, ObjectWriter
-from ._fetch import Answer, Known, Place, fetch, head, joined, known_of, place_of, streamed
-from ._glance import Glance, glance_now
-from ._lists import PAGE, call, folders_at, list_all, list_pages, list_to, markers
-from ._options import shown
-from ._parallel import run_all
-from ._ranges import cut_range, plan_ranges
-from ._upload import ObstoreWriter, put_whole
+from ._clients import Clients, clients_for
+from ._concurrency import Gate, each_done, hold_all, run_all
+from ._error_mapping import FOREIGN, failure_of, our_error
+from ._options import gates_for, shown
+from ._requests import (
+    Answer,
+    Known,
+    Place,
+    RequestFailed,
+    cut_range,
+    fetch,
+    head,
+    joined,
+    known_of,
+    place_of,
+    plan_ranges,
+    streamed,
+    version_of_etag,
+)
+from ._snapshot import Glance, glance_now
+from ._statistics import request
 from ._url import OBJECT_STORES, scheme_of
 
 __all__ = ["ObstoreReader", "ObstoreStore"]
+
+
+# ---------------------------------------------------- s3, Google Cloud Storage, Azure and HTTP servers, through obstore
+
 
 _LONGEST_COPY = 5 << 30
 """S3 copies no larger object in one request."""
@@ -318,3 +341,238 @@ def _stream(reader: ObjectReader, writer: ObjectWriter, step: int) -> None:
         raise
     finally:
         reader.close()
+
+
+# ----------------------------------------------------------------- what is in a bucket, page by page and level by level
+
+
+PAGE = 1000
+_AT_ONCE = 32
+
+
+def call(place: Place, op: str, ask: Callable[[Any], Any]) -> Any:
+    """One request of a kind that obstore repeats by itself. Raises the errors of `our_error`."""
+    clients = place.clients
+    try:
+        return _asked(place, op, clients, lambda: ask(clients.patient))
+    except RequestFailed as failed:
+        raise our_error(failed.failure, place.url) from None
+
+
+def _asked(place: Place, op: str, clients: Clients, ask: Callable[[], Any]) -> Any:
+    """Raises RequestFailed."""
+    with hold_all(gates_for(place.url)), request(op, place.url, clients.endpoint):
+        try:
+            return ask()
+        except FOREIGN as error:
+            raise RequestFailed(failure_of(error)) from None
+
+
+def list_all(place: Place) -> Iterator[Any]:
+    """Everything whose name begins so."""
+    for page in list_pages(place):
+        yield from page
+
+
+def list_pages(place: Place) -> Iterator[list[Any]]:
+    """At least one page, which may be empty.
+
+    Where something fails it begins anew with the client that repeats by itself: most readers never need to make that.
+    """
+    clients, given = place.clients, set[str]()
+    try:
+        for page in _pages(place, clients, clients.once):
+            yield page
+            given.update(meta["path"] for meta in page)
+        return
+    except RequestFailed as failed:
+        if not failed.failure.passing:
+            raise our_error(failed.failure, place.url) from None
+    clients = clients_for(place.url, place.address, other_than=clients.endpoint)
+    try:
+        for page in _pages(place, clients, clients.patient):
+            yield [meta for meta in page if meta["path"] not in given]
+    except RequestFailed as failed:
+        raise our_error(failed.failure, place.url) from None
+
+
+def _pages(place: Place, clients: Clients, client: Any) -> Iterator[list[Any]]:
+    """Raises RequestFailed."""
+    pages, more = client.list(place.address.path or None, chunk_size=PAGE), True
+    while more:
+        page = list(_asked(place, "LIST", clients, lambda: next(pages, ())))
+        yield page
+        more = len(page) == PAGE
+
+
+def markers(urls: Iterable[str]) -> set[str]:
+    """Which of these empty objects are none: consoles mark folders with a name that ends in a slash.
+
+    obstore loses the slash, and nothing answers to the name without it; so each is asked for. There are rarely any.
+    """
+    return {url for url, there in each_done(_is_there, urls, _AT_ONCE) if not there}
+
+
+def _is_there(url: str) -> bool:
+    try:
+        head(place_of(url))
+    except ObjectNotFoundError:
+        return False
+    return True
+
+
+def list_to(place: Place, depth: int) -> Iterator[Any]:
+    """Level by level, the folders of one level at once."""
+    folders = [place.address.path]
+    for level in range(depth):
+        answers = run_all([_listing(place, folder) for folder in folders])
+        for answer in answers:
+            yield from answer["objects"]
+        folders = [folder for answer in answers for folder in answer["common_prefixes"]]
+        if not folders or level == depth - 1:
+            return
+
+
+def folders_at(place: Place, depth: int) -> Sequence[str]:
+    folders: Sequence[str] = [place.address.path]
+    for _ in range(depth):
+        answers = run_all([_listing(place, folder) for folder in folders])
+        folders = [folder for answer in answers for folder in answer["common_prefixes"]]
+    return folders
+
+
+def _listing(place: Place, folder: str) -> Any:
+    return lambda: call(place, "LIST", lambda client: client.list_with_delimiter(folder or None))
+
+
+# -------------------------------------------------------------------------------- objects that grow while they are sent
+
+
+_PARTS_AT_ONCE = 4
+_MOST_PARTS = 10_000
+"""Of one object, on S3."""
+
+
+def put_whole(place: Place, data: bytes | bytearray | memoryview, mode: Any = "overwrite") -> str:
+    """Store an object in one request; return its version. Raises the errors of `our_error`."""
+    clients, path = place.clients, place.address.path
+    try:
+        with hold_all(gates_for(place.url)), request("PUT", place.url, clients.endpoint) as made:
+            made.bytes = len(data)
+            told = _told(lambda: clients.patient.put(path, data, mode=mode, use_multipart=False))
+    except RequestFailed as failed:
+        raise our_error(failed.failure, place.url) from None
+    return version_of_etag(told["e_tag"]) if told["e_tag"] else head(place).version
+
+
+def _told(call: Any) -> Any:
+    try:
+        return call()
+    except FOREIGN as error:
+        raise RequestFailed(failure_of(error)) from None
+
+
+class ObstoreWriter:
+    """An object under way: parts are sent while the next one is collected; a small object goes in one request.
+
+    While it is open it has a share of the requests that may be in flight. Where so many writers are open that there is
+    no share left, it sends one part at a time all the same: waiting for the others could be waiting for itself.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._part = max(5 << 20, place.options.part_size // 2)
+        self._held = bytearray()
+        """All of it, as long as it may be a small object."""
+        self._shares: list[tuple[Gate, int]] = []
+        self._file: Any = None
+        self._endpoint = ""
+        self._sent = 0
+        """Bytes that were handed over: obstore copies them into parts, and sends each that is full."""
+        self._over = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Take the bytes; may raise what went wrong with those taken before."""
+        self._must_be_open()
+        rest = memoryview(data).cast("B")
+        if self._file is None and len(self._held) + len(rest) <= self._part:
+            self._held += rest
+            return
+        if self._file is None:
+            self._file = self._opened()
+            held, self._held = self._held, bytearray()
+            self._send(memoryview(held))
+        self._send(rest)
+
+    def commit(self, *, durable: bool = False) -> ObjectInfo:
+        """Show the object. Raises StoreError, and leaves nothing visible, when it did not arrive whole."""
+        self._must_be_open()
+        if self._file is None:
+            size, version = len(self._held), put_whole(self._place, self._held)
+            self._finish()
+            return ObjectInfo(self._place.url, size, version)
+        size = self._sent
+        self._hand_over(self._file.close, size % self._part)
+        self._finish()
+        known = head(self._place)
+        if known.size != size:
+            raise StoreError("another object came in its place", expected=f"{size} bytes", found=known.size)
+        return ObjectInfo(self._place.url, size, known.version)
+
+    def abort(self) -> None:
+        """Leave nothing behind, in the bucket or of the parts. After a commit, nothing is done."""
+        file = self._file
+        self._finish()
+        if file is not None:
+            with contextlib.suppress(*FOREIGN):
+                file.__exit__(StoreError, StoreError("aborted"), None)  # how obstore is told to give up its parts
+
+    def _must_be_open(self) -> None:
+        if self._over:
+            raise StoreError("the object is finished", found=shown(self._place.url))
+
+    def _finish(self) -> None:
+        self._over, self._file, self._held = True, None, bytearray()
+        while self._shares:
+            gate, count = self._shares.pop()
+            gate.give_back_share(count)
+
+    def _send(self, rest: memoryview) -> None:
+        while rest:
+            piece = rest[: self._part - self._sent % self._part]
+            self._sent, rest = self._sent + len(piece), rest[len(piece) :]
+            is_full = self._sent % self._part == 0
+            self._hand_over(functools.partial(self._file.write, piece), self._part if is_full else None)
+
+    def _too_many_parts(self) -> StoreError:
+        return StoreError(
+            "the object has too many parts",
+            expected=f"at most {_MOST_PARTS} of {self._part} bytes",
+            found=shown(self._place.url),
+            hint="shoal.store.configure(part_size=...) makes them larger",
+        )
+
+    def _opened(self) -> Any:
+        clients, places = self._place.clients, _PARTS_AT_ONCE
+        self._endpoint = clients.endpoint
+        for gate in gates_for(self._place.url):
+            share = gate.take_share(places)
+            places = max(1, share)
+            if share:
+                self._shares.append((gate, share))
+        path = self._place.address.path
+        return obstore.open_writer(clients.patient, path, buffer_size=self._part, max_concurrency=places)
+
+    def _hand_over(self, act: Callable[[], Any], part: int | None) -> None:
+        """Waits only where as many parts as may be are on their way; ``part`` is the size of one that is now whole."""
+        if part is not None and self._sent > _MOST_PARTS * self._part:
+            raise self._too_many_parts()
+        try:
+            if part is None:
+                _told(act)
+            else:
+                with request("PUT", self._place.url, self._endpoint) as made:
+                    made.bytes = part
+                    _told(act)
+        except RequestFailed as failed:
+            raise our_error(failed.failure, self._place.url) from None

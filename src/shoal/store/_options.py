@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from shoal.errors import OptionError, StoreError
 
-from ._fork import anew_in_child
-from ._gate import Gate
+from ._base import anew_in_child
+from ._concurrency import Gate
 from ._url import scheme_of
 
 __all__ = [

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 from shoal.errors import ObjectNotFoundError, PatternError
 
-from ._route import store_for
+from ._registry import store_for
 from ._url import join_url, parent_url
 
 __all__ = ["expand_braces", "expand_pattern", "number_in_name", "numbered_name"]

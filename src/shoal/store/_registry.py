@@ -1,19 +1,25 @@
-"""Which store serves which URL."""
+"""Which store serves which URL, and suggestions for paths that do not exist."""
 
 from __future__ import annotations
 
-from shoal.errors import StoreError
+import contextlib
+import difflib
+import os
+
+from shoal.errors import ObjectNotFoundError, StoreError
 
 from ._base import Store
 from ._local import LocalStore
 from ._memory import MemoryStore
-from ._url import OBJECT_STORES, scheme_of
+from ._options import shown
+from ._url import OBJECT_STORES, local_path, scheme_of
 
-__all__ = ["is_far", "register_store", "store_for"]
+__all__ = ["is_far", "no_such_path", "register_store", "store_for"]
 
 _FAR = {*OBJECT_STORES, "hf"}
 """Schemes whose readers are `FarReader`."""
 _STORES: dict[str, Store] = {"file": LocalStore(), "memory": MemoryStore()}
+_MOST_NAMES = 3
 
 
 def register_store(scheme: str, store: Store) -> None:
@@ -73,6 +79,31 @@ def _object_store() -> Store:
 
 
 def _hub_store() -> Store:
-    from ._hf import HubStore
+    from ._huggingface import HubStore
 
     return _STORES.setdefault("hf", HubStore())
+
+
+def no_such_path(url: str) -> ObjectNotFoundError:
+    """The error for a file or folder that a user named and that is not there, with the names that are near it.
+
+    Example:
+        >>> import os
+        >>> os.makedirs("pets-tar")
+        >>> print(no_such_path("pets-tars"))
+        no such file or folder: found pets-tars; did you mean pets-tar?
+    """
+    near = _near(url) if scheme_of(url) == "file" else []
+    hint = f"did you mean {' or '.join(near)}?" if near else "check the path"
+    return ObjectNotFoundError("no such file or folder", found=shown(url), hint=hint)
+
+
+def _near(url: str) -> list[str]:
+    """What lies in the same folder under a name like it."""
+    folder, name = os.path.split(local_path(url).rstrip("/"))
+    names: list[str] = []
+    with contextlib.suppress(OSError, ValueError):
+        names = os.listdir(folder or os.curdir)
+    lower: dict[str, str] = {each.lower(): each for each in sorted(names)}
+    found = difflib.get_close_matches(name.lower(), lower, _MOST_NAMES)
+    return [os.path.join(folder, lower[each]) for each in found]

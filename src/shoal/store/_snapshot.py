@@ -9,8 +9,8 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from ._parallel import submit
-from ._route import store_for
+from ._concurrency import submit
+from ._registry import store_for
 from ._url import OBJECT_STORES, scheme_of
 
 __all__ = ["Glance", "asked_early", "glance_now"]

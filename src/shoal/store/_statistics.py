@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Self, TextIO
 
-from ._fork import anew_in_child
+from ._base import anew_in_child
 from ._options import shown
 
 __all__ = ["OpLog", "Request", "Statistics", "next_endpoint", "op_log", "request", "statistics"]
