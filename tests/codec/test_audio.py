@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.codec import Audio, decode, decode_spec, encode
-from shoal.codec._riff_ogg import without_serial
+from shoal.codec._audio_video import without_serial
 from shoal.errors import DecodeError, EncodeError
 
 RATE = 16000

@@ -85,7 +85,7 @@ def test_every_spec_gives_webdatasets_pixels(wds_decode, field, spec):
 @pytest.mark.parametrize("spec", ["rgb8", "l8", "rgba8", "numpy"])
 def test_pillow_alone_gives_the_same_pixels(monkeypatch, field, spec):
     with_simplejpeg = decode(field, IMAGES[field], decode_spec(spec))
-    monkeypatch.setattr("shoal.codec._image_read.find_spec", lambda name: None)
+    monkeypatch.setattr("shoal.codec._image_decode.find_spec", lambda name: None)
     assert np.array_equal(decode(field, IMAGES[field], decode_spec(spec)), with_simplejpeg)
 
 

@@ -16,8 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.codec import ImageSpec, Limits, SizedDecoder, decode, decode_spec, decoders, encode
-from shoal.codec._image_read import pixel_reader
-from shoal.codec._image_resize import boxes, shrink_factor
+from shoal.codec._image_decode import boxes, pixel_reader, shrink_factor
 from shoal.codec._image_spec import IMAGE_FORMS
 from shoal.errors import DecodeError, MissingExtraError, OptionError
 
@@ -394,7 +393,7 @@ def test_pillow_alone_is_enough(monkeypatch):
 
 
 def test_cv2_stands_in_for_simplejpeg(monkeypatch):
-    monkeypatch.setattr("shoal.codec._image_read.find_spec", lambda name: name == "cv2" or None)
+    monkeypatch.setattr("shoal.codec._image_decode.find_spec", lambda name: name == "cv2" or None)
     monkeypatch.setitem(sys.modules, "simplejpeg", None)
     calls = []
     imdecode = cv2.imdecode

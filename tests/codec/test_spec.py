@@ -27,7 +27,7 @@ from shoal.codec import (
     encoders,
     register_codec,
 )
-from shoal.codec._form import FORMS
+from shoal.codec._dispatch import FORMS
 from shoal.codec._registry import BUILT_IN
 from shoal.errors import DecodeError, EncodeError, MissingExtraError, OptionError
 
@@ -358,7 +358,7 @@ def test_bytes_are_written_without_the_package(monkeypatch):
 
 
 def test_simplejpeg_is_not_needed(monkeypatch):
-    monkeypatch.setattr("shoal.codec._image_read.find_spec", lambda name: None)
+    monkeypatch.setattr("shoal.codec._image_decode.find_spec", lambda name: None)
     stream = io.BytesIO()
     PIL.Image.new("RGB", (3, 2)).save(stream, "JPEG")
     assert decode("jpg", stream.getvalue(), decode_spec("rgb8")).shape == (2, 3, 3)

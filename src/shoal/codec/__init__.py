@@ -18,17 +18,16 @@ Example:
 
 from __future__ import annotations
 
-from shoal.codec._array import array_view, as_array, decode_npy, encode_npy
-from shoal.codec._audio import Audio
-from shoal.codec._clock import decoding_seconds
 from shoal.codec._codec import Buffer, Codec, Decoder, EncodeOptions, Encoder, Limits, SizedDecoder
-from shoal.codec._framework import Framework
 from shoal.codec._frameworks import framework, framework_of
 from shoal.codec._image_spec import ImageSpec
 from shoal.codec._registry import codec_for, register_codec
-from shoal.codec._resolve import decode, decoders, encode, encoders, unmatched
-from shoal.codec._spec import DecodeSpec, decode_spec
-from shoal.codec._video import Clip, Video
+
+from ._arrays import array_view, as_array, decode_npy, encode_npy
+from ._audio_video import Audio, Clip, Video
+from ._codec import decoding_seconds
+from ._dispatch import DecodeSpec, decode, decode_spec, decoders, encode, encoders, unmatched
+from ._frameworks import Framework
 
 __all__ = [
     "Audio",

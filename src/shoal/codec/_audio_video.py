@@ -1,8 +1,10 @@
-"""Moving pictures, by PyAV (FFmpeg): all frames, or a clip by time."""
+"""Audio by soundfile, and video by PyAV."""
 
 from __future__ import annotations
 
 import io
+import struct
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -11,12 +13,165 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from shoal._optional import require
-from shoal.codec._array import Array, as_array
-from shoal.codec._codec import Buffer, Codec, Decoder, EncodeOptions, Encoder, Limits
-from shoal.codec._torch import tensor
 from shoal.errors import DecodeError, EncodeError, OptionError
 
-__all__ = ["CODECS", "VIDEO_FORMS", "Clip", "Video", "video_decoder"]
+from ._arrays import Array, as_array
+from ._codec import Buffer, Codec, Decoder, EncodeOptions, Encoder, Limits
+from ._frameworks import tensor
+
+__all__ = [
+    "AUDIO_CODECS",
+    "AUDIO_FORMS",
+    "VIDEO_CODECS",
+    "VIDEO_FORMS",
+    "Audio",
+    "Clip",
+    "Video",
+    "audio_decoder",
+    "video_decoder",
+    "without_serial",
+]
+
+_CHUNK = struct.Struct("<4sI")
+_PAGE_HEADER = 27
+_SERIAL, _CHECKSUM, _SEGMENTS = 14, 22, 26
+_REVERSED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
+
+
+def without_time(data: bytes) -> bytes:
+    """A RIFF file with the time in its PEAK chunk (written for float samples) set to zero."""
+    result, offset = bytearray(data), 12
+    while offset + _CHUNK.size <= len(data):
+        name, size = _CHUNK.unpack_from(data, offset)
+        if name == b"PEAK":
+            start = offset + _CHUNK.size + 4  # after the version
+            result[start : start + 4] = bytes(4)
+        offset += _CHUNK.size + size + size % 2
+    return bytes(result)
+
+
+def without_serial(data: bytes) -> bytes:
+    """An Ogg file with its stream's random serial number set to zero, and the pages' checksums made anew."""
+    pages, offset = [], 0
+    while offset < len(data):
+        lengths = offset + _PAGE_HEADER
+        end = lengths + data[offset + _SEGMENTS]
+        end += sum(data[lengths:end])
+        pages.append(_renumbered(data[offset:end]))
+        offset = end
+    return b"".join(pages)
+
+
+def _renumbered(page: bytes) -> bytes:
+    blank = bytearray(page)
+    blank[_SERIAL : _SERIAL + 4] = blank[_CHECKSUM : _CHECKSUM + 4] = bytes(4)
+    blank[_CHECKSUM : _CHECKSUM + 4] = _ogg_crc(blank).to_bytes(4, "little")
+    return bytes(blank)
+
+
+def _ogg_crc(data: bytearray) -> int:
+    # Ogg's checksum is zlib's with the bits the other way round and without the inversions at both ends.
+    mirrored = zlib.crc32(data.translate(_REVERSED), 0xFFFFFFFF) ^ 0xFFFFFFFF
+    return int(f"{mirrored:032b}"[::-1], 2)
+
+
+class Audio(NamedTuple):
+    """Sound: ``samples`` is frames x channels, in -1 to 1 where it is float.
+
+    A tuple, because soundfile and torchaudio give ``samples, rate``, and code written for them unpacks it.
+
+    Example:
+        >>> samples, rate = Audio(np.zeros((160, 1), np.float32), 16000)
+        >>> rate
+        16000
+    """
+
+    samples: Any
+    sample_rate: int
+
+
+AudioForm = Literal["audio", "audio16", "torchaudio"]
+AUDIO_FORMS: tuple[AudioForm, ...] = ("audio", "audio16", "torchaudio")
+
+_CONTAINERS = {"wav": "WAV", "flac": "FLAC", "mp3": "MP3", "ogg": "OGG", "opus": "OGG"}
+_SUBTYPES: dict[str, dict[str, str]] = {
+    "wav": {"int16": "PCM_16", "int32": "PCM_32", "float32": "FLOAT", "float64": "DOUBLE"},
+    "flac": {"int16": "PCM_16", "int32": "PCM_24", "float32": "PCM_24", "float64": "PCM_24"},
+    "mp3": dict.fromkeys(("int16", "int32", "float32", "float64"), "MPEG_LAYER_III"),
+    "ogg": dict.fromkeys(("int16", "int32", "float32", "float64"), "VORBIS"),
+    "opus": dict.fromkeys(("int16", "int32", "float32", "float64"), "OPUS"),
+}
+
+
+def audio_decoder(form: AudioForm, limits: Limits) -> Decoder:
+    """The function that turns a sound file's bytes into `Audio`.
+
+    ``"audio"``: float32; ``"audio16"``: int16, exact for 16-bit files; ``"torchaudio"``: a float32 tensor, channels x
+    frames.
+    """
+    soundfile = require("soundfile", extra="audio")
+    dtype = "int16" if form == "audio16" else "float32"
+
+    def decode(data: Buffer) -> Audio:
+        with soundfile.SoundFile(io.BytesIO(data)) as file:
+            _check_size(file.frames, file.channels, np.dtype(dtype).itemsize, limits)
+            file.seek(0)  # as soundfile.read does: after a seek the mp3 decoder rounds the last bit another way
+            samples = file.read(dtype=dtype, always_2d=True)
+            return Audio(tensor(samples.T) if form == "torchaudio" else samples, file.samplerate)
+
+    return decode
+
+
+def _check_size(frames: int, channels: int, width: int, limits: Limits) -> None:
+    if frames * channels * width > limits.max_bytes:
+        found = f"{frames} frames of {channels} channels"
+        raise DecodeError(
+            "the sound is too long", expected=f"at most {limits.max_bytes} bytes", found=found, hint="raise max_bytes"
+        )
+
+
+def _encode_audio(value: Any, extension: str) -> bytes:
+    samples, sample_rate = _as_audio(value)
+    subtype = _SUBTYPES[extension].get(samples.dtype.name)
+    if subtype is None:
+        raise EncodeError(
+            "this type is not a sound's", expected="int16, int32, float32 or float64", found=samples.dtype
+        )
+    soundfile = require("soundfile", extra="audio")
+    stream = io.BytesIO()
+    soundfile.write(stream, samples, sample_rate, format=_CONTAINERS[extension], subtype=subtype)
+    return _without_chance(stream.getvalue(), extension)
+
+
+def _as_audio(value: Any) -> Audio:
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        raise EncodeError("this is not a sound", expected="Audio(samples, sample_rate)", found=type(value).__name__)
+    samples = as_array(value[0])
+    if hasattr(value[0], "detach") and samples.ndim == 2:
+        samples = samples.T  # tensors have their channels first, as "torchaudio" gives them
+    if samples.ndim not in (1, 2):
+        raise EncodeError("this shape is not a sound", expected="frames, or frames x channels", found=samples.shape)
+    return Audio(np.ascontiguousarray(samples), int(value[1]))
+
+
+def _without_chance(data: bytes, extension: str) -> bytes:
+    """The same file without what libsndfile puts in from the clock."""
+    if extension == "wav":
+        return without_time(data)
+    return without_serial(data) if extension in ("ogg", "opus") else data
+
+
+def _audio_codec(extension: str) -> Codec:
+    def encoder(options: EncodeOptions) -> Encoder:
+        return lambda value: _encode_audio(value, extension)
+
+    def decoder(limits: Limits) -> Decoder:
+        return audio_decoder("audio", limits)
+
+    return Codec(extension, (extension,), "a sound file", decoder, encoder, kind="audio")
+
+
+AUDIO_CODECS = tuple(map(_audio_codec, _CONTAINERS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +320,7 @@ def _as_frames(value: Any) -> tuple[Array, Fraction]:
     return np.ascontiguousarray(frames), Fraction(value.fps).limit_denominator(100_000)
 
 
-def _codec(extension: str) -> Codec:
+def _video_codec(extension: str) -> Codec:
     def encoder(options: EncodeOptions) -> Encoder:
         return lambda value: _encode_video(value, extension)
 
@@ -176,4 +331,4 @@ def _codec(extension: str) -> Codec:
     return Codec(extension, (extension,), "a video", decoder, encoder if writes else None, kind="video")
 
 
-CODECS = tuple(map(_codec, (*_WRITING, *_DECODED_ONLY)))
+VIDEO_CODECS = tuple(map(_video_codec, (*_WRITING, *_DECODED_ONLY)))

@@ -1,4 +1,4 @@
-"""JSON, and JSON lines.
+"""Text, JSON, MessagePack, CBOR and pickle, and gzip around any of them.
 
 msgspec does the work. The standard library's ``json`` steps in for what it alone takes (NaN and infinities, a byte
 order mark, UTF-16, lone surrogates), so that everything webdataset reads and writes is read and written here.
@@ -6,26 +6,100 @@ order mark, UTF-16, lone surrogates), so that everything webdataset reads and wr
 
 from __future__ import annotations
 
+import io
 import json
+import operator
+import pickle
 from typing import Any
 
 import msgspec
 
-from shoal.codec._codec import Buffer, Codec
-from shoal.codec._plain import has_non_finite, is_plain, to_plain
-from shoal.errors import DecodeError
+from shoal._optional import require
+from shoal.errors import DecodeError, UnsafeCodecError
 
-__all__ = ["CODECS", "decode_json", "encode_json"]
+from ._codec import Buffer, Codec, Decoder, EncodeOptions, Encoder, Limits, has_non_finite, is_plain, to_plain
 
-_decode = msgspec.json.Decoder().decode
-_encode = msgspec.json.Encoder(enc_hook=to_plain).encode
-_encode_sorted = msgspec.json.Encoder(enc_hook=to_plain, order="deterministic").encode
+try:
+    from isal import isal_zlib as _zlib
+except ImportError:  # isal has no wheel for every platform; zlib does the same, slower
+    import zlib as _zlib  # type: ignore[no-redef]
+
+
+__all__ = [
+    "CBOR_CODECS",
+    "GZIP_MAGIC",
+    "JSON_CODECS",
+    "MSGPACK_CODECS",
+    "PICKLE_CODECS",
+    "TEXT_CODECS",
+    "crc32",
+    "gunzip",
+    "gzip",
+    "inflate",
+    "refuse_pickle",
+]
+
+_json_decode = msgspec.json.Decoder().decode
+_json_encode = msgspec.json.Encoder(enc_hook=to_plain).encode
+_json_encode_sorted = msgspec.json.Encoder(enc_hook=to_plain, order="deterministic").encode
+_msgpack_decode = msgspec.msgpack.Decoder().decode
+_msgpack_encode = msgspec.msgpack.Encoder(enc_hook=to_plain).encode
+_msgpack_encode_sorted = msgspec.msgpack.Encoder(enc_hook=to_plain, order="deterministic").encode
+# Fixed, so that the bytes do not change with the Python that writes them; 4 is read by every Python since 3.4.
+_PROTOCOL = 4
+GZIP_MAGIC = b"\x1f\x8b"
+_GZIP, _RAW = 31, -15  # zlib's names for the two framings
+_PIECE = 1 << 20
+
+
+def decode_text(data: Buffer) -> str:
+    """Decode UTF-8; nothing is stripped."""
+    return str(data, "utf-8")
+
+
+def _encode_text(value: Any) -> bytes:
+    if not isinstance(value, str):
+        raise TypeError(f"a {type(value).__name__} is not text")
+    return value.encode()
+
+
+def _decode_integer(data: Buffer) -> int:
+    return int(bytes(data))
+
+
+def _encode_integer(value: Any) -> bytes:
+    if isinstance(value, str):
+        int(value)  # what is no number could not be read back
+        return value.encode()
+    # operator.index takes all that is an integer (NumPy's and torch's too) and refuses 1.5 instead of cutting it.
+    return b"%d" % operator.index(value)
+
+
+TEXT_CODECS = (
+    Codec(
+        "text",
+        ("txt", "text", "caption", "transcript", "html", "htm"),
+        "UTF-8 text",
+        lambda limits: decode_text,
+        lambda options: _encode_text,
+        automatic=True,
+        textual=True,
+    ),
+    Codec(
+        "integer",
+        ("cls", "cls2", "class", "count", "index", "inx", "id"),
+        "an integer in decimal digits",
+        lambda limits: _decode_integer,
+        lambda options: _encode_integer,
+        automatic=True,
+    ),
+)
 
 
 def decode_json(data: Buffer) -> Any:
     """Decode one JSON value."""
     try:
-        return _decode(data)
+        return _json_decode(data)
     except ValueError as error:
         return _decode_leniently(data, error)
 
@@ -45,11 +119,11 @@ def encode_json(value: Any) -> bytes:
     Where a set (or an object that may hold one) is involved, keys and sets are sorted.
     """
     try:
-        encoded = _encode(value)
+        encoded = _json_encode(value)
     except (ValueError, OverflowError, TypeError) as error:
         return _encode_leniently(value, error)
     if b"[" in encoded and not is_plain(value):
-        encoded = _encode_sorted(value)
+        encoded = _json_encode_sorted(value)
     if b"null" in encoded:
         return _encode_non_finite(value, encoded)
     return encoded
@@ -95,7 +169,7 @@ def _encode_lines(values: Any) -> bytes:
     return b"".join(encode_json(value) + b"\n" for value in values)
 
 
-CODECS = (
+JSON_CODECS = (
     Codec(
         "json",
         ("json", "jsn"),
@@ -115,3 +189,127 @@ CODECS = (
         textual=True,
     ),
 )
+
+
+def _encode_msgpack(value: Any) -> bytes:
+    return _msgpack_encode(value) if is_plain(value) else _msgpack_encode_sorted(value)
+
+
+MSGPACK_CODECS = (
+    Codec(
+        "msgpack",
+        ("msgpack", "mp", "msg"),
+        "one MessagePack value",
+        lambda limits: _msgpack_decode,
+        lambda options: _encode_msgpack,
+        automatic=True,
+    ),
+)
+
+
+def _cbor_decoder(limits: Limits) -> Decoder:
+    load = require("cbor2", extra="cbor").load
+
+    def decode(data: Buffer) -> Any:
+        stream = io.BytesIO(data)
+        value = load(stream)
+        if stream.tell() != len(data):
+            raise DecodeError("there is more after the value", expected=f"{stream.tell()} bytes", found=len(data))
+        return value
+
+    return decode
+
+
+def _encode_cbor(value: Any) -> bytes:
+    # Canonical CBOR sorts sets, whose order is otherwise that of this process's hashes; it would also sort every dict.
+    canonical = not is_plain(value)
+    encoded: bytes = require("cbor2", extra="cbor").dumps(value, default=_encode_other, canonical=canonical)
+    return encoded
+
+
+def _encode_other(encoder: Any, value: Any) -> None:
+    encoder.encode(to_plain(value))
+
+
+CBOR_CODECS = (Codec("cbor", ("cbor",), "one CBOR value", _cbor_decoder, lambda options: _encode_cbor, automatic=True),)
+
+
+def refuse_pickle(what: str) -> UnsafeCodecError:
+    """The error for data that only pickle can hold."""
+    return UnsafeCodecError(
+        f"{what} can run code when it is read", hint="pass allow_pickle=True if you trust where it comes from"
+    )
+
+
+def _pickle_decoder(limits: Limits) -> Decoder:
+    if not limits.allow_pickle:
+        raise refuse_pickle("a pickle")
+    return pickle.loads
+
+
+def _pickle_encoder(options: EncodeOptions) -> Encoder:
+    def encode(value: Any) -> bytes:
+        if not options.allow_pickle:
+            raise refuse_pickle("a pickle")
+        return pickle.dumps(value, protocol=_PROTOCOL)
+
+    return encode
+
+
+PICKLE_CODECS = (
+    Codec(
+        "pickle", ("pkl", "pickle", "pyd"), "a pickle", _pickle_decoder, _pickle_encoder, automatic=True, unsafe=True
+    ),
+)
+
+
+crc32 = _zlib.crc32
+
+
+def gzip(data: Buffer) -> bytes:
+    """Compress, with no time and no name in the header: the same data gives the same bytes."""
+    return bytes(_zlib.compress(data, 2, _GZIP))
+
+
+def gunzip(data: Buffer, max_bytes: int) -> bytes:
+    """Decompress one or several gzip members; raise `DecodeError` past ``max_bytes`` or when cut short."""
+    stream = _zlib.decompressobj(_GZIP)
+    plain = stream.decompress(data, max_bytes + 1)
+    if stream.eof and not stream.unused_data:
+        return _bounded(plain, max_bytes)
+    if len(plain) > max_bytes:
+        return _bounded(plain, max_bytes)
+    if not stream.eof:
+        raise DecodeError("the gzip data is cut short", expected="the end of the gzip stream", offset=len(data))
+    return _gunzip_members(data, max_bytes)
+
+
+def _gunzip_members(data: Buffer, max_bytes: int) -> bytes:
+    # Several members, or zeros after the first, are rare in a field: the file reader knows all their rules.
+    from gzip import GzipFile
+
+    plain = io.BytesIO()
+    with GzipFile(fileobj=io.BytesIO(data)) as stream:
+        while piece := stream.read(_PIECE):
+            plain.write(piece)
+            if plain.tell() > max_bytes:
+                break
+    return _bounded(plain.getvalue(), max_bytes)
+
+
+def _bounded(plain: bytes, max_bytes: int) -> bytes:
+    if len(plain) > max_bytes:
+        raise DecodeError(
+            "the gzip data grows too large", expected=f"at most {max_bytes} bytes", found="more", hint="raise max_bytes"
+        )
+    return plain
+
+
+def inflate(data: Buffer, size: int) -> bytes:
+    """Undo raw deflate where the result must have exactly ``size`` bytes."""
+    stream = _zlib.decompressobj(_RAW)
+    plain: bytes = stream.decompress(data, size + 1)
+    if len(plain) != size:
+        found = "more" if len(plain) > size else len(plain)
+        raise DecodeError("the deflated data has another size than declared", expected=f"{size} bytes", found=found)
+    return plain

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from shoal._optional import require
-from shoal.codec._array import Array, as_array
 from shoal.codec._codec import Codec, EncodeOptions, Encoder
 from shoal.codec._image_decode import image_decoder
 from shoal.codec._image_spec import ImageSpec
 from shoal.errors import EncodeError
 
-__all__ = ["CODECS"]
+from ._arrays import Array, as_array
+
+__all__ = ["IMAGE_CODECS"]
 
 _TOLERANCE = 0.001  # what rounding in a float pipeline may add at both ends; webdataset allows the same
 _CHANNELS = (1, 2, 3, 4)
@@ -129,7 +130,7 @@ def _codec(extension: str) -> Codec:
     )
 
 
-CODECS = (
+IMAGE_CODECS = (
     *map(_codec, _FORMATS),
     # Read only: Pillow writes no psd, and scales what it writes as ico.
     Codec("image", ("psd", "ico"), "an image", lambda limits: image_decoder(ImageSpec("numpy"), limits), kind="image"),

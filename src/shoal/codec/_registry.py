@@ -7,38 +7,26 @@ from dataclasses import replace as changed
 from types import MappingProxyType
 from typing import Any
 
-from shoal.codec import (
-    _array,
-    _audio,
-    _cbor,
-    _image_encode,
-    _json,
-    _msgpack,
-    _npz,
-    _pickle,
-    _tenbin,
-    _text,
-    _torch,
-    _video,
-)
 from shoal.codec._codec import Buffer, Codec, DecoderMaker, EncoderMaker
 from shoal.errors import OptionError
+
+from . import _arrays, _audio_video, _documents, _frameworks, _image_encode
 
 __all__ = ["BUILT_IN", "codec_for", "codec_of", "register_codec", "split_field"]
 
 _TABLES = (
-    _text.CODECS,
-    _json.CODECS,
-    _array.CODECS,
-    _npz.CODECS,
-    _tenbin.CODECS,
-    _msgpack.CODECS,
-    _cbor.CODECS,
-    _pickle.CODECS,
-    _torch.CODECS,
-    _image_encode.CODECS,
-    _audio.CODECS,
-    _video.CODECS,
+    _documents.TEXT_CODECS,
+    _documents.JSON_CODECS,
+    _arrays.NPY_CODECS,
+    _arrays.NPZ_CODECS,
+    _arrays.TENBIN_CODECS,
+    _documents.MSGPACK_CODECS,
+    _documents.CBOR_CODECS,
+    _documents.PICKLE_CODECS,
+    _frameworks.TORCH_CODECS,
+    _image_encode.IMAGE_CODECS,
+    _audio_video.AUDIO_CODECS,
+    _audio_video.VIDEO_CODECS,
 )
 
 BUILT_IN = MappingProxyType(

@@ -14,7 +14,7 @@ import numpy as np
 
 from shoal import schema
 from shoal.codec import Buffer
-from shoal.codec._array import as_array, encode_npy
+from shoal.codec._arrays import as_array, encode_npy
 from shoal.errors import CodecError
 from shoal.sample._annotation import Node
 from shoal.sample._convert import Convert, Converter, choice_converter, leaf_converter, sequence_converter

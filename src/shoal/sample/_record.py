@@ -14,7 +14,7 @@ from typing import Any, cast
 import msgspec
 import numpy as np
 
-from shoal.codec._array import encode_npy
+from shoal.codec._arrays import encode_npy
 from shoal.errors import SchemaError
 from shoal.sample._annotation import Node, annotation_doc, annotation_marks, read_annotation
 from shoal.sample._media import MediaField
