@@ -180,7 +180,7 @@ def values(node) -> st.SearchStrategy[Any]:
 
 def samples(cls) -> st.SearchStrategy[Any]:
     """Samples of a packable class."""
-    from shoal.sample._record import read_record
+    from shoal.sample._annotations import read_record
 
     members = read_record(cls).members
     return st.builds(cls, **{member.name: values(member.node) for member in members})

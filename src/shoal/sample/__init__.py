@@ -27,17 +27,15 @@ Example:
 from __future__ import annotations
 
 from shoal.sample._dict_sample import DictSample
-from shoal.sample._equal import same
-from shoal.sample._fields import Fields, fields_needed, from_fields
-from shoal.sample._generate import class_from_schema
-from shoal.sample._key import unique_key
-from shoal.sample._laws import BrokenLaw, LawReport, check_laws
-from shoal.sample._layout import ArraySpan, Span, array_span, field_spans
 from shoal.sample._lens import Lens, structural_lens
-from shoal.sample._network import LensNetwork, default_network, lens
 from shoal.sample._packable import PackableSample, as_wds, pack, packable, unpack
-from shoal.sample._partial import keeps_fields, partial_mapper, partial_unpacker
-from shoal.sample._record import is_record, schema_of
+
+from ._annotations import is_record, schema_of
+from ._class_factory import class_from_schema
+from ._field_mapping import Fields, fields_needed, from_fields, keeps_fields, partial_mapper, partial_unpacker
+from ._lens import BrokenLaw, LawReport, LensNetwork, check_laws, default_network, lens
+from ._packable import same, unique_key
+from ._payload_layout import ArraySpan, Span, array_span, field_spans
 
 __all__ = [
     "ArraySpan",

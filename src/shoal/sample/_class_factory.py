@@ -17,13 +17,13 @@ import numpy as np
 
 from shoal import codec, schema
 from shoal.errors import CodecError, SchemaError
-from shoal.sample._annotation import read_annotation
 from shoal.sample._converters import Manner, converter_of
-from shoal.sample._misfit import Misfit
 from shoal.sample._packable import packable
-from shoal.sample._plan import plan_of
-from shoal.sample._record import keep_record, read_record
 from shoal.schema import Field, FieldType, Schema, schema_to_json, wire_kinds
+
+from ._annotations import keep_record, read_annotation, read_record
+from ._serializer import plan_of
+from ._stored_values import Misfit
 
 __all__ = ["class_from_schema"]
 

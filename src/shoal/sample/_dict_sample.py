@@ -10,10 +10,10 @@ import msgspec
 from shoal.codec import Buffer
 from shoal.errors import DecodeError, FieldError
 from shoal.sample._converters import any_to_wire, revive
-from shoal.sample._equal import same
-from shoal.sample._key import unique_key
-from shoal.sample._misfit import Misfit, keyed, mismatch
-from shoal.sample._plan import UNREADABLE
+
+from ._packable import same, unique_key
+from ._serializer import UNREADABLE
+from ._stored_values import Misfit, keyed, mismatch
 
 __all__ = ["DictSample"]
 

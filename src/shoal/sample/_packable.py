@@ -1,10 +1,13 @@
-"""`@packable`: a plain annotated class becomes a sample type."""
+"""`@packable` and `PackableSample`, the keys of samples, and their equality."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
+import os
 import sys
+import threading
+import time
 import types
 import typing
 from collections import ChainMap
@@ -12,21 +15,43 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self, TypeVar, dataclass_transform, overload
 
 import msgspec
+import numpy as np
 
 from shoal.codec import Buffer
 from shoal.errors import SchemaError
-from shoal.sample._equal import same
-from shoal.sample._key import unique_key
-from shoal.sample._media import Encoded
-from shoal.sample._plan import plan_of, stored
-from shoal.sample._record import OPTIONS, Options, is_record, read_record, schema_of
 from shoal.schema import Schema
 
-__all__ = ["PackableSample", "as_wds", "pack", "packable", "unpack"]
+from ._annotations import OPTIONS, Options, is_record, read_record, schema_of
+from ._serializer import plan_of, stored
+from ._stored_values import Encoded
+
+__all__ = ["PackableSample", "as_wds", "pack", "packable", "same", "unique_key", "unpack"]
 
 T = TypeVar("T")
-
+_lock = threading.Lock()
+_last = 0
 _HASHED = ("str", "int", "bool", "bytes")
+
+
+def unique_key() -> str:
+    """A key that no other call gives, in this process or any other: a UUID of version 7 (RFC 9562).
+
+    Keys sort by the time they were made; within one process, strictly. The other 62 bits come from the system's source
+    of randomness at each call, so processes forked from one another do not repeat each other's.
+
+    Example:
+        >>> first, second = unique_key(), unique_key()
+        >>> first < second, len(first), "." in first
+        (True, 36, False)
+    """
+    global _last  # noqa: PLW0603 - the one thing that has to be remembered between calls
+    with _lock:
+        # In steps of 1/4096 ms: 48 bits of milliseconds, 12 bits of fraction.
+        _last = max(_last + 1, time.time_ns() * 4096 // 1_000_000)
+        stamp = _last
+    chance = int.from_bytes(os.urandom(8), "big") >> 2 | 1 << 63  # 0b10, the variant, and 62 bits
+    text = f"{stamp >> 12:012x}7{stamp & 0xFFF:03x}{chance:016x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 def pack(sample: Any) -> bytes:
@@ -284,3 +309,33 @@ def _prepare(cls: type[Any]) -> None:
     except SchemaError as error:
         if not isinstance(error.__cause__, NameError):
             raise
+
+
+def same(one: Any, two: Any) -> bool:
+    """Whether two values are equal, arrays and what holds arrays included.
+
+    Arrays are equal when dtype, shape and bytes are. Numbers, text and the rest are equal as Python says, but for NaN,
+    which is equal to itself.
+
+    Example:
+        >>> same({"x": np.array([1.0, np.nan])}, {"x": np.array([1.0, np.nan])})
+        True
+        >>> same(np.zeros(3), np.zeros(3, np.float32))
+        False
+    """
+    if one is two:
+        return True
+    if isinstance(one, np.ndarray) or isinstance(two, np.ndarray):
+        return isinstance(one, np.ndarray) and isinstance(two, np.ndarray) and _same_array(one, two)
+    if isinstance(one, list | tuple) and isinstance(two, list | tuple):
+        alike = isinstance(one, tuple) == isinstance(two, tuple) and len(one) == len(two)
+        return alike and all(map(same, one, two))
+    if isinstance(one, Mapping) and isinstance(two, Mapping) and type(one) is type(two):
+        return one.keys() == two.keys() and all(same(one[key], two[key]) for key in one)
+    if isinstance(one, float) and isinstance(two, float) and one != one:  # noqa: PLR0124 - that is NaN
+        return two != two  # noqa: PLR0124
+    return bool(one == two)
+
+
+def _same_array(one: np.ndarray[Any, Any], two: np.ndarray[Any, Any]) -> bool:
+    return one.dtype == two.dtype and one.shape == two.shape and one.tobytes() == two.tobytes()

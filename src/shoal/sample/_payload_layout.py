@@ -8,7 +8,8 @@ import numpy as np
 
 from shoal.codec import Buffer
 from shoal.errors import DecodeError
-from shoal.sample._array import NPY_MAGIC, decode_array, read_compact
+
+from ._stored_values import NPY_MAGIC, decode_array, read_compact
 
 __all__ = ["ArraySpan", "Span", "array_span", "field_spans"]
 

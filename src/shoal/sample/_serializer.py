@@ -17,12 +17,12 @@ from msgspec import UNSET
 
 from shoal.codec import Buffer
 from shoal.errors import CodecError, DecodeError, SchemaError, SchemaMismatchError, ShoalError
-from shoal.sample._convert import Converter
 from shoal.sample._converters import Manner, converter_of
-from shoal.sample._media import MediaField
-from shoal.sample._misfit import Misfit, mismatch, placed, rooted
-from shoal.sample._record import Member, Record, read_record
 from shoal.schema import Schema
+
+from ._annotations import Member, Record, read_record
+from ._converters import Converter
+from ._stored_values import MediaField, Misfit, mismatch, placed, rooted
 
 __all__ = ["UNREADABLE", "Plan", "is_lazy", "plan_of", "stored"]
 
