@@ -15,7 +15,7 @@ from tests.build.built import contents, double, fails_at_seven, make_folder, mak
 
 import shoal
 from shoal.build import LocalEngine
-from shoal.build._place import place_of
+from shoal.build._journal import place_of
 from shoal.errors import ErrorBudgetExceeded, ObjectExistsError, OptionError, WorkerError, WriteError
 from shoal.formats import write_format
 from shoal.shard import load_manifest
@@ -68,7 +68,7 @@ def test_a_folder_gives_what_pack_gives(tmp_path):
     with shoal.ShardWriter(
         tmp_path / "packed" / "train-%06d.tar", max_samples=20, metadata={"classes": ["cat", "dog"]}
     ) as writer:
-        for sample in shoal.shard.plan_folder(str(source), label_from_folder=True):
+        for sample in shoal.build._sources.plan_folder(str(source), label_from_folder=True):
             writer.write(sample)
     shoal.build_shards(source, tmp_path / "built", max_samples=20, max_bytes=1 << 40, engine=TWO)
     sizes = [shard.samples for shard in load_manifest(str(tmp_path / "built")).shards]

@@ -12,9 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import shoal
+from shoal.build._sources import plan_folder
 from shoal.cli import main
 from shoal.errors import UnsafeNameError, WriteError
-from shoal.shard import KeyRule, load_manifest, plan_folder
+from shoal.shard import KeyRule, load_manifest
 
 
 def write(root: Path, files: dict[str, bytes]) -> Path:

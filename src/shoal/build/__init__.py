@@ -5,26 +5,15 @@ same bytes whoever does the work. ``verify`` finds what is wrong with shards, an
 """
 
 from ._build import build_shards
-from ._care import (
-    READERS,
-    Finding,
-    LintRule,
-    LostSample,
-    Repair,
-    Severity,
-    ShardRepair,
-    Verification,
-    repair,
-    report_page,
-    verify,
-)
-from ._engine import Engine, LocalEngine
+from ._engines import Engine, LocalEngine, RayEngine
+from ._findings import Finding, LostSample, Repair, Severity, ShardRepair
+from ._lint import READERS, LintRule
 from ._plan import Plan, PlannedShard, PlanOptions, plan_shards
-from ._progress import BuildProgress
-from ._ray import RayEngine
-from ._report import BuildReport
+from ._repair import repair
+from ._report import BuildProgress, BuildReport, report_page
 from ._reshard import merge, reshard
-from ._work import Control, Failure
+from ._tasks import Control, Failure
+from ._verify import Verification, verify
 
 __all__ = [
     "READERS",

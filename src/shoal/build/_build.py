@@ -16,20 +16,14 @@ from shoal.errors import OptionError, WriteError
 from shoal.shard import WEBDATASET_RULE, KeyRule, WriteOptions
 
 from ._dedupe import first_of_each, forget_hashes
-from ._engine import Engine, LocalEngine
-from ._fetch import parse_fetch
-from ._folder import FolderItems
+from ._engines import Engine, LocalEngine, RayEngine
 from ._items import Items
-from ._journal import BuildJournal, Start
-from ._made import Maker
-from ._open import Opening, Stream, open_items
-from ._place import Place, place_of
+from ._journal import BuildJournal, Place, Start, place_of
 from ._plan import Plan, PlanOptions, plan_shards
-from ._progress import BuildProgress, Meter, metered
-from ._ray import RayEngine
-from ._report import BuildReport, report_of
+from ._report import BuildProgress, BuildReport, Meter, metered, report_of
+from ._sources import FolderItems, Opening, Stream, open_items, parse_fetch
 from ._stream import StreamBuild
-from ._work import Built, ShardTask, ShardWork, Target, over_budget
+from ._tasks import Built, Maker, ShardTask, ShardWork, Target, over_budget
 
 __all__ = ["Build", "build_shards", "engine_of", "run_build"]
 

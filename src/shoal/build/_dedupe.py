@@ -13,10 +13,10 @@ import numpy.typing as npt
 from shoal.errors import FieldError, ObjectNotFoundError
 from shoal.store import join_url, store_for
 
-from ._engine import Engine
+from ._digests import feed, mark_of
+from ._engines import Engine
 from ._items import Items
-from ._mark import feed, mark_of
-from ._work import Control
+from ._tasks import Control
 
 __all__ = ["Hashing", "content_hash", "first_of_each", "forget_hashes"]
 

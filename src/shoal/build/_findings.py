@@ -1,12 +1,32 @@
-"""What a repair did, or would do."""
+"""Findings of verify and results of repair, as values."""
 
 from __future__ import annotations
 
+import importlib.util
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-__all__ = ["Action", "LostSample", "Repair", "ShardRepair"]
+from shoal.codec import decode_spec, decoders
+from shoal.errors import ShoalError
+from shoal.shard import Decoders, Problem
 
+__all__ = [
+    "Action",
+    "Finding",
+    "LostSample",
+    "Repair",
+    "Severity",
+    "ShardRepair",
+    "by_severity",
+    "error_of",
+    "every_decoder",
+    "note_of",
+]
+
+Severity = Literal["error", "warning", "note"]
+"""``error``: data is damaged, missing or contradicts itself. ``warning``: a reader fails on it or loses data. ``note``:
+worth knowing."""
 Action = Literal[
     "sound",  # nothing was wrong
     "recorded",  # only the manifest was wrong of it
@@ -15,6 +35,103 @@ Action = Literal[
     "quarantined",  # nothing of it is whole
     "missing",  # it is not there
 ]
+_RANKS: dict[Severity, int] = {"error": 0, "warning": 1, "note": 2}
+_REPAIR = "run `shoal repair`: it saves every sample that is whole and keeps the damaged shard in quarantine"
+_FETCH = "fetch the shard again if there is another copy; else " + _REPAIR
+_WORDS = {
+    "shard": ("a reader of the dataset stops here", "fetch the shard again, or leave it out with `shoal repair`"),
+    "index": (
+        "without the right index no sample can be read by its number, and damage in it is not noticed",
+        "run `shoal repair`, which makes the index anew where the tar is sound",
+    ),
+    "header": ("most readers end here without a word and lose all samples behind it", _FETCH),
+    "data": ("the sample's bytes are not those that were written; a tar alone would not tell", _FETCH),
+    "size": ("the member was changed after it was indexed", _FETCH),
+    "name": ("bytes would be taken for another sample's", _FETCH),
+    "missing": ("the dataset has fewer samples than it says", _FETCH),
+    "extra": ("a reader by index does not see it, a reader in order does", "index the dataset again: `shoal index`"),
+    "duplicate": (
+        "webdataset and Hugging Face stop with an error at it",
+        "write the sample again with each field once, or drop it with `shoal repair`",
+    ),
+    "filler": ("no sample is damaged, but what changed bytes here may change others", _REPAIR),
+    "decode": (
+        "training stops, or skips the sample, when it comes to it",
+        "write the sample again, or read with on_error='skip'",
+    ),
+    "manifest": ("the length of the dataset, and so every order and split of it, is computed from it", _REPAIR),
+    "hash": ("every byte may be another than when the hash was taken", _FETCH),
+}
+_OTHER = ("something is not as it was written", _REPAIR)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that verify found.
+
+    Example:
+        >>> print(Finding("error", "data", "the bytes changed", "bits flip", "run `shoal repair`", "a.tar", key="k1"))
+        the bytes changed (shard a.tar, key k1)
+    """
+
+    severity: Severity
+    rule: str
+    """A short name for this kind of finding, the same for ever: to count by, or to look for."""
+    what: str
+    why: str
+    advice: str
+    """What to do about it."""
+    shard: str | None = None
+    key: str | None = None
+    field: str | None = None
+    offset: int | None = None
+    """Where in the tar, unpacked where it is compressed."""
+    expected: str | None = None
+    found: str | None = None
+    count: int = 1
+    """How often it was met; the place is that of the first."""
+
+    def __str__(self) -> str:
+        where = {"shard": self.shard, "key": self.key, "field": self.field}
+        text = str(ShoalError(self.what, expected=self.expected, found=self.found, offset=self.offset, **where))
+        return text if self.count == 1 else f"{text}, {self.count:,} times"
+
+
+def by_severity(findings: list[Finding]) -> tuple[Finding, ...]:
+    """The worst first; otherwise in the order they have."""
+    return tuple(sorted(findings, key=lambda each: _RANKS[each.severity]))
+
+
+def error_of(problem: Problem) -> Finding:
+    """A problem of one shard, with its explanation."""
+    why, advice = _WORDS.get(problem.kind, _OTHER)
+    return Finding(
+        "error",
+        problem.kind,
+        problem.problem,
+        why,
+        advice,
+        problem.shard,
+        problem.key,
+        problem.field,
+        problem.offset,
+        problem.expected,
+        problem.found,
+    )
+
+
+def note_of(problem: Problem) -> Finding:
+    """What is worth knowing of one shard."""
+    if "no index" in problem.problem:
+        why, advice = "only the tar's own structure could be judged", "index the dataset: `shoal index`"
+        return Finding("note", "no-index", problem.problem, why, advice, problem.shard)
+    return Finding("note", "note", problem.problem, "nothing is damaged", "nothing needs to be done", problem.shard)
+
+
+def every_decoder() -> Callable[[Sequence[str]], Decoders]:
+    """What ``decode=True`` decodes, and pictures where a decoder for them is installed."""
+    spec = decode_spec("numpy" if importlib.util.find_spec("PIL") else True)
+    return lambda fields: decoders(spec, fields)
 
 
 @dataclass(frozen=True, slots=True)

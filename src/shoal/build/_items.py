@@ -22,7 +22,7 @@ from shoal.formats import SourceOptions, open_source
 from shoal.shard import HeldShard, Manifest, Sample, ShardSource, Source, hold_shard
 from shoal.store import ObjectInfo
 
-from ._mark import crc_of, mark_of
+from ._digests import crc_of, mark_of
 
 __all__ = [
     "DatasetItems",

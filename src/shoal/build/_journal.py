@@ -1,4 +1,4 @@
-"""What makes a build survive anything: what was asked, which shards are done, and what to do about what is there.
+"""The journal that makes builds restartable, and where their output goes.
 
 A shard is done when its tar stands under its name, its index beside it, and a line in the journal says so, in this
 order. A rerun that is asked the same does the others; one that is asked something else, or whose source has changed, is
@@ -9,6 +9,7 @@ whole (`shoal.shard.commit_staged`).
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -17,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from shoal.errors import ObjectExistsError, ObjectNotFoundError, WriteError
+from shoal.errors import ObjectExistsError, ObjectNotFoundError, OptionError, WriteError
 from shoal.shard import (
     Manifest,
     ShardRecord,
@@ -32,11 +33,10 @@ from shoal.shard import (
 )
 from shoal.store import base_name, join_url, local_path, relative_url, scheme_of, store_for
 
-from ._place import Place
 from ._report import BuildReport
-from ._work import Built, Failure
+from ._tasks import Built, Failure
 
-__all__ = ["BuildJournal", "Start"]
+__all__ = ["BuildJournal", "Place", "Start", "place_of"]
 
 _SEGMENT = 256
 """Lines of one file: object stores write a whole file for each line."""
@@ -46,6 +46,7 @@ _DIFFERS = {
     "function": "the function has changed",
     "plan": "the plan has changed",
 }
+_NUMBER = re.compile(r"%0?\d*d|\{:0?\d*d?\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,3 +325,55 @@ def _asked_otherwise(before: dict[str, Any], now: dict[str, Any]) -> WriteError:
         f"an interrupted build is there that was asked something else: {problem}",
         hint="run it with what it was asked, or pass overwrite=True to start over",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a build goes."""
+
+    root: str
+    name: str
+    """What shards are called, below the root."""
+
+    @property
+    def mark(self) -> str:
+        """Tells builds into one folder apart."""
+        return hashlib.sha256(self.name.encode()).hexdigest()[:12]
+
+    def side(self, name: str) -> str:
+        """A file of the build's own, in the folder of sidecars."""
+        return join_url(self.root, ".shoal", name)
+
+    def wrote(self, path: str) -> bool:
+        """Whether a file below the root is of this build alone: a shard, its index, a journal, a report, hashes."""
+        if re.fullmatch(rf"\.shoal/((journal-)?build-{self.mark}\b.*\.jsonl?|build/hashes-\w+/\d+\.bin)", path):
+            return True
+        return self.is_ours(path.removeprefix(".shoal/index/").removesuffix(".arrow"))
+
+    def is_ours(self, path: str) -> bool:
+        """Whether a shard is called as those of this build are."""
+        parts = re.split(r"(\{split\}|%0?\d*d|\{:0?\d*d?\})", self.name)
+        pattern = "".join(
+            r"[A-Za-z0-9_][\w.-]*" if part == "{split}" else r"\d+" if at % 2 else re.escape(part)
+            for at, part in enumerate(parts)
+        )
+        return re.fullmatch(pattern, path) is not None
+
+
+def place_of(out: str) -> Place:
+    """A folder, or a pattern whose first part with a place for a split or a number begins the names of shards.
+
+    Example:
+        >>> place_of("a/b"), place_of("a/{split}/x-%04d.tar")
+        (Place(root='a/b', name='{split}-%06d.tar'), Place(root='a', name='{split}/x-%04d.tar'))
+    """
+    parts = out.split("/")
+    at = next((at for at, part in enumerate(parts) if "{split}" in part or _NUMBER.search(part)), None)
+    if at is None:
+        if out.endswith((".tar", ".tgz", ".gz", ".zst")):
+            raise OptionError("shards need a number in their name", expected="such as out-%06d.tar", found=out)
+        return Place(out.rstrip("/") if len(out) > 1 else out, "{split}-%06d.tar")
+    name = "/".join(parts[at:])
+    if len(_NUMBER.findall(name)) != 1:
+        raise OptionError("a name of shards has one place for a number", expected="such as %06d", found=name)
+    return Place("/".join(parts[:at]) or ("/" if out.startswith("/") else "."), name)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ._finding import Finding, Severity
+from ._findings import Finding, Severity
 
 __all__ = ["READERS", "RULES", "LintRule", "hf_name", "lint_finding", "name_breaches"]
 

@@ -1,43 +1,102 @@
-"""Repair a dataset: judge each shard, write anew what needs it, keep what was there, and change over in one step."""
+"""Plan the repair of each shard, which is all that a dry run does, and carry it out."""
 
 from __future__ import annotations
 
+import bz2
+import contextlib
+import gzip
 import hashlib
+import io
 import itertools
 import json
+import lzma
 import os
-from collections.abc import Callable, Iterable, Iterator
+import tarfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from typing import IO, Any, Literal, cast
 
-from shoal.errors import ObjectExistsError, OptionError, WriteError
+from shoal.errors import (
+    ChecksumError,
+    CodecError,
+    MissingExtraError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    OptionError,
+    ShardIndexError,
+    ShoalError,
+    StoreError,
+    TruncatedError,
+    WriteError,
+)
 from shoal.shard import (
+    WEBDATASET_RULE,
+    Decoders,
+    KeyRule,
     Located,
     Manifest,
+    Problem,
     ShardIndex,
     ShardRecord,
+    ShardReport,
+    ShardWriter,
+    VerifyOptions,
     commit_staged,
+    find_index,
+    index_shard,
     index_url,
+    load_index,
     locate_existing,
     manifest_url,
+    members_of,
     record_of,
     save_index,
     save_manifest,
+    split_name,
     staging_url,
+    verify_shard,
 )
-from shoal.store import base_name, copy, delete, exists, join_url, parent_url, relative_url, scheme_of, store_for
+from shoal.store import (
+    ObjectReader,
+    ObjectWriter,
+    base_name,
+    copy,
+    delete,
+    exists,
+    join_url,
+    parent_url,
+    relative_url,
+    scheme_of,
+    store_for,
+)
 
-from ._decode import every_decoder
-from ._judge import Judgement, RepairOptions, ShardTask, Trust, judge
-from ._repaired import Repair, ShardRepair
-from ._rewrite import rewrite
-from ._unpacked import unpacked
+from ._findings import Action, LostSample, Repair, ShardRepair, every_decoder
+from ._salvage import (
+    Piece,
+    Salvage,
+    SavedSample,
+    TarReader,
+    Unpacked,
+    first_chain,
+    has_checksums,
+    salvage_by_checksums,
+    salvage_by_structure,
+    unpacked,
+)
 
 __all__ = ["repair"]
 
 PathLike = str | os.PathLike[str]
+Trust = Literal["auto", "index", "tar"]
+"""Whom to believe where a tar that is sound in itself and its index say different things."""
+
+
+# ----------------------------------------------------------------------------------------------------- Repair a dataset
+
 
 _PART = 8 << 20
 _SIDE = ".shoal"
@@ -383,3 +442,331 @@ def _write_elsewhere(done: list[_Done], gone: list[_Done], place: _Place) -> Non
 def _remove_folder(folder: str) -> None:
     for info in list(store_for(folder).list(folder)):
         store_for(folder).delete(info.url)
+
+
+# ------------------------------------------------------------------------------------ what is to be done with one shard
+
+
+_MOST_REASONS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class ShardTask:
+    """A shard to look at. ``path`` is relative to the dataset's root."""
+
+    url: str
+    path: str
+    rule: KeyRule
+    record: ShardRecord | None = None
+    """What the manifest says of it."""
+    sidecar: str | None = None
+    """Where its index must be, by the manifest."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepairOptions:
+    """How to judge."""
+
+    trust: Trust = "auto"
+    decoders: Callable[[Sequence[str]], Decoders] | None = None
+    """For samples that no checksum speaks for: how their fields are decoded, to leave out what does not."""
+    on_bytes: Callable[[int], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What is to be done, and with what."""
+
+    action: Action
+    reasons: tuple[str, ...] = ()
+    index: ShardIndex | None = None
+    """The one that was there; where the shard is reindexed, the new one."""
+    salvage: Salvage | None = None
+    compression: str | None = None
+    samples: int = 0
+
+
+def judge(task: ShardTask, options: RepairOptions) -> Judgement:
+    """Read all of a shard and say what is to be done with it."""
+    try:
+        reader = store_for(task.url).open(task.url)
+    except StoreError as error:
+        return Judgement("missing", (error.problem,))
+    with closing(reader):
+        index, wrong = _index_of(task, reader)
+        report = verify_shard(task.url, index, VerifyOptions(rule=task.rule, on_bytes=options.on_bytes))
+        if any(problem.kind == "shard" for problem in report.problems) and reader.info.size:
+            return Judgement("missing", _reasons(wrong, report))
+        with unpacked(reader, index) as tar:
+            found = _Shard(task, options, reader, index, tar).judged(report, bool(wrong))
+        return replace(found, reasons=(*_reasons(wrong, report), *found.reasons), compression=tar.compression)
+
+
+def _reasons(wrong: list[str], report: ShardReport) -> tuple[str, ...]:
+    told = [*wrong, *(_without_shard(problem) for problem in report.problems)]
+    more = len(told) - _MOST_REASONS
+    return (*told[:_MOST_REASONS], *((f"and {more} more",) if more > 0 else ()))
+
+
+def _without_shard(problem: Problem) -> str:
+    """What a problem says, on a line that has named the shard already."""
+    return str(replace(problem, shard="")).replace(" (shard )", "").replace("shard , ", "")
+
+
+def _index_of(task: ShardTask, reader: ObjectReader) -> tuple[ShardIndex | None, list[str]]:
+    """The shard's index, and what is wrong with it where there should be one."""
+    try:
+        if task.sidecar is not None:
+            return load_index(task.sidecar, whole=True), []
+        return find_index(reader, task.rule, whole=True), []
+    except ObjectNotFoundError:
+        return None, ["the shard's index is missing"]
+    except (ShardIndexError, StoreError) as error:
+        return None, [error.problem]
+
+
+@dataclass(frozen=True, slots=True)
+class _Shard:
+    """Everything that is known of one shard while it is judged."""
+
+    task: ShardTask
+    options: RepairOptions
+    reader: ObjectReader
+    index: ShardIndex | None
+    tar: Unpacked
+
+    def judged(self, report: ShardReport, index_is_wrong: bool) -> Judgement:
+        if report.ok and self.index is not None:
+            return self._sound(self.index)
+        if report.ok and self._has_all():
+            return (
+                self._indexed() if index_is_wrong or self.task.sidecar else Judgement("sound", samples=report.samples)
+            )
+        if self.index is not None and has_checksums(self.index):
+            return self._by_checksums(self.index)
+        return self._saved(self._by_structure())
+
+    def _sound(self, index: ShardIndex) -> Judgement:
+        """Tar and index agree; does the manifest?"""
+        record, facts = self.task.record, index.facts
+        if record is None or (record.samples, record.bytes) == (len(index), facts.size):
+            return Judgement("sound", index=index, samples=len(index))
+        found = f"{len(index)} samples in {facts.size} bytes"
+        reason = f"the manifest counts otherwise: {record.samples} samples in {record.bytes} bytes, found {found}"
+        return Judgement("recorded", (reason,), index, samples=len(index))
+
+    def _has_all(self) -> bool:
+        """Whether a tar that is sound as far as it goes was not cut there."""
+        if self._ends_in_order():
+            return True
+        return self.tar.size > 0 and not self._by_structure().lost
+
+    def _ends_in_order(self) -> bool:
+        return first_chain(self.tar.tar, self.tar.size, self.task.rule.encoding).end == "marker" and not self.tar.broken
+
+    def _by_checksums(self, index: ShardIndex) -> Judgement:
+        trust = self.options.trust
+        if trust == "tar":
+            return self._indexed()
+        salvage = salvage_by_checksums(self.tar.tar, self.tar.size, index)
+        if trust == "auto" and self._was_replaced(index, salvage):
+            return self._indexed()
+        return self._saved(salvage)
+
+    def _was_replaced(self, index: ShardIndex, salvage: Salvage) -> bool:
+        """Whether this is another tar than was indexed, and a sound one: then it is the index that is wrong.
+
+        Damage does not make a tar longer, nor most of it wrong and yet in order.
+        """
+        longer = self.reader.info.size > index.facts.size
+        mostly_other = 2 * len(salvage.saved) < len(index)
+        return (longer or mostly_other) and self._has_others_than(index) and self._is_sound_alone()
+
+    def _has_others_than(self, index: ShardIndex) -> bool:
+        """Whether there are members of a name or a size that the index does not know: damage makes no such thing."""
+        known = {
+            (key, member.field, member.size)
+            for row, key in enumerate(index.key_list(0, len(index)))
+            for member in members_of(index, row)
+        }
+        chain = first_chain(self.tar.tar, self.tar.size, self.task.rule.encoding)
+        pairs = (split_name(name, self.task.rule) for name in chain.names)
+        members = zip(pairs, chain.sizes.tolist(), strict=True)
+        return any(pair is not None and (*pair, size) not in known for pair, size in members)
+
+    def _is_sound_alone(self) -> bool:
+        return self._ends_in_order() and verify_shard(self.task.url, None, VerifyOptions(rule=self.task.rule)).ok
+
+    def _indexed(self) -> Judgement:
+        """The tar is in order: only its index is to be made anew."""
+        try:
+            index = index_shard(self.reader, self.task.rule)
+        except ShoalError:
+            return self._saved(self._by_structure())
+        return Judgement("reindexed", index=index, samples=len(index))
+
+    def _by_structure(self) -> Salvage:
+        names = None if self.index is None or has_checksums(self.index) else self.index
+        salvage = salvage_by_structure(self.tar.tar, self.tar.size, self.task.rule, names)
+        return salvage if self.options.decoders is None else _decoded(salvage, self.tar.tar, self.options.decoders)
+
+    def _saved(self, salvage: Salvage) -> Judgement:
+        action: Action = "rewritten" if salvage.saved else "quarantined"
+        return Judgement(action, index=self.index, salvage=salvage, samples=len(salvage.saved))
+
+
+def _decoded(salvage: Salvage, tar: TarReader, decoders: Callable[[Sequence[str]], Decoders]) -> Salvage:
+    """Without the samples that do not decode."""
+    known = decoders(sorted({piece.field for sample in salvage.saved for piece in sample.pieces}))
+    saved, lost = [], list(salvage.lost)
+    for sample in salvage.saved:
+        problem = _decode_problem(sample, tar, known)
+        if problem is None:
+            saved.append(sample)
+        else:
+            lost.append(LostSample(sample.key, problem, sample.pieces[0].offset))
+    return replace(salvage, saved=tuple(saved), lost=tuple(lost))
+
+
+def _decode_problem(sample: SavedSample, tar: TarReader, decoders: Decoders) -> str | None:
+    for piece in sample.pieces:
+        decode = decoders.get(piece.field)
+        if decode is None:
+            continue
+        try:
+            decode(tar.read(piece.offset, piece.offset + piece.size))
+        except MissingExtraError:
+            continue
+        except ShoalError as error:
+            return f"field {piece.field}: {error.problem}"
+    return None
+
+
+# --------------------------------------- write saved samples into a new shard, and read it back to see that it is right
+
+
+_NO_LIMIT = 1 << 62
+
+
+def rewrite(
+    url: str,
+    samples: Sequence[SavedSample],
+    tar: TarReader,
+    *,
+    rule: KeyRule = WEBDATASET_RULE,
+    compression: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> ShardIndex:
+    """Write ``samples``, whose bytes are in ``tar``, as the shard ``url`` with its index beside it, and check both.
+
+    Members keep their names. Where those are what shoal itself would write, the shard is as ShardWriter writes it.
+    Raises ChecksumError when bytes changed since they were looked at, WriteError when the new shard is not right.
+    """
+    try:
+        index = _as_shoal_writes(url, samples, tar, rule, compression, metadata)
+    except (WriteError, CodecError):  # names that shoal reads and would not write
+        index = _as_it_was(url, samples, tar, rule, compression)
+    report = verify_shard(url, index, VerifyOptions(rule=rule))
+    if not report.ok or report.samples != len(samples):
+        found = str(report.problems[0]) if report.problems else f"{report.samples} samples"
+        raise WriteError("the new shard is not right", expected=f"{len(samples)} samples", found=found, shard=url)
+    return index
+
+
+def _as_shoal_writes(
+    url: str,
+    samples: Sequence[SavedSample],
+    tar: TarReader,
+    rule: KeyRule,
+    compression: str | None,
+    metadata: Mapping[str, Any] | None,
+) -> ShardIndex:
+    if rule != WEBDATASET_RULE or not all(map(_is_plain, samples)):
+        raise WriteError("not as shoal writes")
+    writer = ShardWriter(
+        url,
+        max_samples=_NO_LIMIT,
+        max_bytes=_NO_LIMIT,
+        compression=compression,
+        metadata=metadata,
+        overwrite=True,
+    )
+    with writer:
+        for sample in samples:
+            writer.write((sample.key, {piece.field: _data(tar, piece) for piece in sample.pieces}))
+    return load_index(index_url(parent_url(url), base_name(url)))
+
+
+def _is_plain(sample: SavedSample) -> bool:
+    return all(
+        piece.name == f"{sample.key}.{piece.field}" and not piece.field.startswith("__") for piece in sample.pieces
+    )
+
+
+def _data(tar: TarReader, piece: Piece) -> bytes:
+    data = tar.read(piece.offset, piece.offset + piece.size)
+    if len(data) < piece.size:
+        raise TruncatedError("the shard became shorter while it was repaired", field=piece.field, offset=piece.offset)
+    if piece.crc is not None and zlib.crc32(data) != piece.crc:
+        raise ChecksumError("the shard changed while it was repaired", field=piece.field, offset=piece.offset)
+    return data
+
+
+def _as_it_was(
+    url: str, samples: Sequence[SavedSample], tar: TarReader, rule: KeyRule, compression: str | None
+) -> ShardIndex:
+    """Any names at all, one member after the other."""
+    sink = store_for(url).create(url)
+    try:
+        with (
+            contextlib.closing(_compressing(_Sink(sink), compression)) as file,
+            tarfile.open(fileobj=file, mode="w|", format=tarfile.PAX_FORMAT, encoding=rule.encoding) as archive,
+        ):
+            for sample in samples:
+                for piece in sample.pieces:
+                    info = tarfile.TarInfo(piece.name)
+                    info.size, info.mode = piece.size, 0o444
+                    archive.addfile(info, io.BytesIO(_data(tar, piece)))
+    except BaseException:
+        sink.abort()
+        raise
+    sink.commit()
+    with closing(store_for(url).open(url)) as reader:
+        index = index_shard(reader, rule)
+    save_index(index, index_url(parent_url(url), base_name(url)))
+    return index
+
+
+class _Sink(io.RawIOBase):
+    """A store's writer as a file."""
+
+    def __init__(self, writer: ObjectWriter) -> None:
+        super().__init__()
+        self._writer = writer
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any, /) -> int:
+        self._writer.write(bytes(data))
+        return len(data)
+
+
+def _compressing(file: io.RawIOBase, compression: str | None) -> IO[bytes]:
+    """No times and no names go in: the same samples give the same bytes."""
+    raw = cast("IO[bytes]", file)
+    if compression == "gzip":
+        return cast("IO[bytes]", gzip.GzipFile("", "wb", fileobj=raw, mtime=0))
+    if compression == "bz2":
+        return bz2.BZ2File(raw, "wb")
+    if compression == "xz":
+        return lzma.LZMAFile(raw, "wb")
+    return _zstd(raw) if compression == "zstd" else raw
+
+
+def _zstd(file: IO[bytes]) -> IO[bytes]:
+    try:
+        import zstandard
+    except ImportError:
+        raise MissingExtraError("zstd shards need the zstandard package", hint="pip install 'shoal[zstd]'") from None
+    return cast("IO[bytes]", zstandard.ZstdCompressor().stream_writer(file, closefd=False))

@@ -12,13 +12,12 @@ from shoal.shard import Manifest, WriteOptions
 from shoal.store import base_name
 
 from ._build import Build, PathLike, Splits, engine_of, run_build
-from ._engine import Engine
+from ._engines import Engine
 from ._items import Items, JoinedItems, ShardItems
-from ._made import Maker
-from ._place import place_of
+from ._journal import place_of
 from ._plan import PlanOptions
-from ._progress import BuildProgress
-from ._report import BuildReport
+from ._report import BuildProgress, BuildReport
+from ._tasks import Maker
 
 __all__ = ["merge", "reshard"]
 

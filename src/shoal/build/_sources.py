@@ -1,26 +1,59 @@
-"""From what a user names as a source to items, or to a stream where there are no numbers to ask by."""
+"""What shards can be built from: files, folders, tables and URLs."""
 
 from __future__ import annotations
 
 import itertools
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import contains
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from shoal.dataset import Dataset
-from shoal.errors import FormatError, ObjectNotFoundError, OptionError
-from shoal.formats import SourceOptions, detect
-from shoal.shard import WEBDATASET_RULE, KeyRule, ShardSource
-from shoal.store import expand_pattern, local_path, parent_url, scheme_of, store_for
+from shoal.errors import (
+    FieldError,
+    FormatError,
+    ObjectNotFoundError,
+    OptionError,
+    ShoalError,
+    UnsafeNameError,
+    WriteError,
+)
+from shoal.formats import SourceOptions, detect, detect_name
+from shoal.shard import WEBDATASET_RULE, KeyRule, ShardSource, check_key, load_manifest, split_name
+from shoal.shard._tar import check_field
+from shoal.store import base_name, expand_pattern, join_url, local_path, parent_url, relative_url, scheme_of, store_for
 
-from ._fetch import FetchedItems, fetched
-from ._folder import FolderItems, kind_of_folder, list_files, list_folder
-from ._items import DatasetItems, Items, JoinedItems, SequenceItems, ShardItems, SourceItems
+from ._digests import mark_of
+from ._items import (
+    DatasetItems,
+    Items,
+    ItemsOf,
+    JoinedItems,
+    Read,
+    Runs,
+    SequenceItems,
+    ShardItems,
+    SourceItems,
+    at_once,
+)
 
-__all__ = ["Opening", "Stream", "open_items"]
+__all__ = ["FolderItems", "FolderPlan", "FolderSample", "Opening", "Stream", "open_items", "parse_fetch", "plan_folder"]
+
+Source = str | os.PathLike[str] | Iterable[Any] | Callable[[], Iterable[Any]]
+"""What `build_shards` takes."""
+Int64 = npt.NDArray[np.int64]
+File = tuple[str, int, str]
+"""A path below the root, its bytes, and its version."""
+Fetch = tuple[tuple[str, str | None], ...]
+
+
+# -------------------------------------------------------------------------- from what a user names as a source to items
+
 
 _FOLDERS = ("folder", "imagefolder", "raw")
 
@@ -215,5 +248,410 @@ def _of_files(path: Any, opening: Opening, name: str) -> Items:
     return FolderItems(root, files, rule=opening.rule, labels=bool(opening.labels))
 
 
-Source = str | os.PathLike[str] | Iterable[Any] | Callable[[], Iterable[Any]]
-"""What `build_shards` takes."""
+# ---------------------------------------------------------------------------------- folders and lists of files as items
+
+
+_BLOCK = 512
+_LABEL = "cls"
+_IMAGES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".avif"}
+_MOST_AT_ONCE = 1 << 30  # one read gives at most 2 GiB on Linux
+
+
+def list_folder(root: str, without: str | None = None) -> list[File]:
+    """The files below a folder but for hidden ones, sorted by path; the folder ``without`` is left out."""
+    if scheme_of(root) != "file":
+        far = [(relative_url(info.url, root), info.size, info.version) for info in store_for(root).list(root)]
+        return [file for file in far if not any(part.startswith(".") for part in file[0].split("/"))]
+    path = local_path(root)
+    left_out = None if without is None or scheme_of(without) != "file" else os.path.realpath(local_path(without))
+    found: list[File] = []
+    folders = [""]
+    while folders:
+        folders += _look_into(path, folders.pop(), left_out, found)
+    return sorted(found)
+
+
+def _look_into(root: str, below: str, left_out: str | None, found: list[File]) -> list[str]:
+    """Add a folder's files; give its folders. By scandir, which tells the two apart without asking for each."""
+    folders = []
+    prefix = f"{below}/" if below else ""
+    try:
+        for entry in os.scandir(os.path.join(root, below) if below else root):
+            name = entry.name
+            if name[0] == ".":
+                continue
+            if not entry.is_dir():
+                facts = entry.stat()
+                found.append((prefix + name, facts.st_size, str(facts.st_mtime_ns)))
+            elif left_out is None or os.path.realpath(entry.path) != left_out:
+                folders.append(prefix + name)
+    except OSError as error:
+        raise ObjectNotFoundError("the folder cannot be read", found=os.path.join(root, below)) from error
+    return folders
+
+
+def kind_of_folder(root: str, files: Sequence[File]) -> str | None:
+    """``imagefolder`` or ``folder``; None where there may be files of a format: then somebody else must look."""
+    paths = [path for path, _, _ in files]
+    endings = {ending.lower() for ending in {path[path.rfind(".") :] for path in paths}}
+    known = any(detect_name(f"a{ending}") is not None for ending in endings)
+    if known or "index.json" in paths or load_manifest(root) is not None:
+        return None
+    return "imagefolder" if endings <= _IMAGES and all(map(contains, paths, itertools.repeat("/"))) else "folder"
+
+
+def list_files(urls: Sequence[str]) -> tuple[str, list[File]]:
+    """Named files, with the folder that holds them all."""
+    parts = [url.split("/")[:-1] for url in urls]
+    shared = [same[0] for same in itertools.takewhile(lambda same: len(set(same)) == 1, zip(*parts, strict=False))]
+    root = "/".join(shared) or ("/" if urls and urls[0].startswith("/") else "")
+    infos = at_once(lambda url: store_for(url).info(url), urls)
+    return root or ".", [
+        (relative_url(info.url, root) if root else info.url, info.size, info.version) for info in infos
+    ]
+
+
+class FolderItems(ItemsOf):
+    """Samples of files: ``cats/1.jpg`` and ``cats/1.txt`` are the fields ``jpg`` and ``txt`` of ``cats/1``.
+
+    With ``labels`` the first folder is the class: a field ``cls`` has its number among the sorted names. Raises
+    WriteError when two files would be one field, and when a label has no folder or no room.
+    """
+
+    def __init__(
+        self, root: str, files: Sequence[File], *, rule: KeyRule = WEBDATASET_RULE, labels: bool = False
+    ) -> None:
+        self._root = root
+        self._is_local = scheme_of(root) == "file"
+        self.skipped: list[str] = []
+        """Files that belong to no sample."""
+        self._identity = mark_of("\n".join([f"{path} {size} {version}" for path, size, version in files]), labels)
+        groups = self._grouped(files, rule)
+        self._keys = list(groups)
+        self._fields = list(groups.values())
+        self.classes: tuple[str, ...] = ()
+        """The folders that name classes, sorted."""
+        if labels:
+            folders = _class_folders(groups)
+            self.classes = tuple(sorted(set(folders)))
+            numbers = {name: number for number, name in enumerate(self.classes)}
+            self._labels = [numbers[folder] for folder in folders]
+
+    def _grouped(self, files: Sequence[File], rule: KeyRule) -> dict[str, list[tuple[str, str, int]]]:
+        groups: dict[str, list[tuple[str, str, int]]] = {}
+        plain = rule == WEBDATASET_RULE
+        for path, size, _ in files:
+            dot = path.find(".", at := path.rfind("/") + 1)
+            if dot > at and plain and not path.startswith("__"):  # as the rule has it, but quicker
+                key, field = path[:dot], path[dot + 1 :].lower()
+            elif (pair := split_name(path, rule)) is not None:
+                key, field = pair
+            else:
+                self.skipped.append(path)
+                continue
+            fields = groups.get(key)
+            if fields is None:
+                groups[key] = [(field, path, size)]
+                continue
+            if any(field == other for other, _, _ in fields):
+                both = f"{next(other for name, other, _ in fields if name == field)} and {path}"
+                raise WriteError("two files would be one field of one sample", found=both, key=key, field=field)
+            if rule.folders == "flatten" and os.path.dirname(fields[0][1]) != os.path.dirname(path):
+                both = f"{fields[0][1]} and {path}"
+                raise WriteError("without folders two samples would be one", found=both, key=key)
+            fields.append((field, path, size))
+        if not groups:
+            expected = "files such as 0001.jpg"
+            raise WriteError("there are no files that make samples", expected=expected, found=self._root)
+        return {key: own if len(own := groups[key]) == 1 else sorted(own) for key in sorted(groups)}
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    @property
+    def identity(self) -> str:
+        """Of the files' names, sizes and times."""
+        return self._identity
+
+    def sizes(self) -> Int64:
+        """A header and the padded bytes of each file."""
+        label = 2 * _BLOCK if self.classes else 0
+        counts = np.array([len(files) for files in self._fields], np.int64)
+        sizes = np.array([size for files in self._fields for _, _, size in files], np.int64)
+        padded = _BLOCK + -(-sizes // _BLOCK) * _BLOCK
+        return np.add.reduceat(padded, np.cumsum(counts) - counts) + label
+
+    def _samples(self, numbers: Int64) -> Sequence[Any]:
+        if self._is_local:
+            return [self._sample(number) for number in numbers.tolist()]
+        return list(at_once(self._sample, numbers.tolist()))
+
+    def _sample(self, number: int) -> dict[str, Any]:
+        sample: dict[str, Any] = {"__key__": self._keys[number]}
+        files = self._fields[number]
+        if self.classes:
+            label = str(self._labels[number]).encode()
+            files = sorted([*files, (_LABEL, "", 0)])
+            return sample | {field: self._bytes_of(path, size) if path else label for field, path, size in files}
+        for field, path, size in files:
+            sample[field] = self._bytes_of(path, size)
+        return sample
+
+    def _bytes_of(self, path: str, size: int) -> bytes:
+        """A file's bytes; with one call where it is as large as it was."""
+        url = join_url(self._root, path)
+        data = _read_local(url, size) if self._is_local and size < _MOST_AT_ONCE else store_for(url).read_all(url)
+        if len(data) != size:
+            raise WriteError("a file changed after it was listed", expected=f"{size} bytes", found=len(data), shard=url)
+        return data
+
+
+def _read_local(url: str, size: int) -> bytes:
+    try:
+        file = os.open(local_path(url), os.O_RDONLY | getattr(os, "O_BINARY", 0))
+    except OSError:
+        return store_for(url).read_all(url)  # which says in our words what is wrong
+    try:
+        return os.read(file, size + 1)
+    finally:
+        os.close(file)
+
+
+def _class_folders(groups: dict[str, list[tuple[str, str, int]]]) -> list[str]:
+    """The folder of each sample that names its class."""
+    found = []
+    for key, files in groups.items():
+        path = files[0][1]
+        folder, slash, _ = path.partition("/")
+        if not slash:
+            raise WriteError("the file is in no folder that could name its class", found=path, key=key)
+        for field, _, _ in files:
+            if field == _LABEL:
+                problem = "the sample has a label in a file, and one by its folder"
+                raise WriteError(problem, found=base_name(path), key=key, field=_LABEL)
+        found.append(folder)
+    return found
+
+
+# ----------------------------------------------------------------------------------------------- tables that name files
+
+
+_EXTENSION = re.compile(r"[a-z0-9]{1,8}")
+
+
+def parse_fetch(fetch: str | Sequence[str] | Mapping[str, str | None] | None) -> Fetch:
+    """What to fetch as columns and fields: a column, several, or a mapping from column to field.
+
+    Example:
+        >>> parse_fetch("image_url"), parse_fetch({"photo": "jpg"})
+        ((('image_url', None),), (('photo', 'jpg'),))
+    """
+    if fetch is None:
+        return ()
+    if isinstance(fetch, str):
+        return ((fetch, None),)
+    return tuple(fetch.items()) if isinstance(fetch, Mapping) else tuple((name, None) for name in fetch)
+
+
+def fetched(fetch: Fetch, base: str) -> Callable[[Any], Any]:
+    """A function that puts the bytes into a sample, in place of the column that named them."""
+
+    def fill(sample: Any) -> Any:
+        found = dict(sample)
+        for column, field in fetch:
+            if column not in found:
+                raise FieldError("no such column", expected=" or ".join(map(str, found)), found=column)
+            place = found.pop(column)
+            if place is None:
+                continue
+            url = _url(str(place), base)
+            found[field or _extension(url)] = store_for(url).read_all(url)
+        return found
+
+    return fill
+
+
+def _url(place: str, base: str) -> str:
+    is_whole = scheme_of(place) != "file" or os.path.isabs(place)
+    return place if is_whole else join_url(base, place)
+
+
+def _extension(url: str) -> str:
+    """What the name ends in; a URL's query says nothing."""
+    name = base_name(url.partition("?")[0] if scheme_of(url) in ("http", "https") else url)
+    stem, dot, extension = name.rpartition(".")
+    if not dot or not stem or not _EXTENSION.fullmatch(extension.lower()):
+        hint = "say the field: fetch={column: 'jpg'}"
+        raise WriteError("the name tells no field for its bytes", expected="an extension", found=name, hint=hint)
+    return extension.lower()
+
+
+class FetchedItems:
+    """Rows of a table, with what their columns name."""
+
+    def __init__(self, items: Items, fetch: Fetch, base: str) -> None:
+        self._items = items
+        self._fetch = fetch
+        self._base = base
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @property
+    def identity(self) -> str:
+        """Of the table; what it names is not looked at before it is fetched."""
+        return mark_of(self._items.identity, self._fetch, self._base)
+
+    def sizes(self) -> Int64 | None:
+        """None: what is named has not been looked at."""
+        return None
+
+    def splits(self) -> Runs | None:
+        """The table's."""
+        return self._items.splits()
+
+    def read(self, numbers: Int64) -> list[Read]:
+        """Several are fetched at once; each failure stands in the place of its item."""
+        fill = fetched(self._fetch, self._base)
+
+        def one(read: Read) -> Read:
+            if isinstance(read, Exception):
+                return read
+            try:
+                return dict(fill(read))
+            except ShoalError as error:
+                return error.at(key=read.get("__key__"))
+            except Exception as error:  # noqa: BLE001 - told of its item
+                return error
+
+        return list(at_once(one, self._items.read(numbers)))
+
+
+# ----------------------------------------------------------------------------------------- a folder of files as samples
+
+
+LABEL_FIELD = "cls"
+
+
+@dataclass(frozen=True, slots=True)
+class FolderPlan:
+    """Which files make which sample; nothing of them has been read."""
+
+    folder: str
+    samples: Mapping[str, Mapping[str, str]]
+    """For each key, sorted, its fields, sorted, and for each field the file, relative to the folder."""
+    classes: tuple[str, ...] = ()
+    """The folders that name classes, sorted: a sample's label is a position in them."""
+    skipped: tuple[str, ...] = ()
+    """Files whose name has no extension, or starts with a dot, and so belong to no sample."""
+
+    def __iter__(self) -> Iterator[tuple[str, FolderSample]]:
+        """The samples, each read when its fields are asked for."""
+        labels = {name: number for number, name in enumerate(self.classes)}
+        for key, files in self.samples.items():
+            label = labels[_class_of(next(iter(files.values())))] if labels else None
+            yield key, FolderSample(self.folder, files, label)
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+
+class FolderSample(Mapping[str, bytes]):
+    """One sample of a folder: a file is read when its field is asked for, so a sample passed over costs nothing."""
+
+    def __init__(self, folder: str, files: Mapping[str, str], label: int | None) -> None:
+        self._folder = folder
+        self._files = files
+        self._label = label
+        self._names: list[str] = sorted(files if label is None else [*files, LABEL_FIELD])
+
+    def __getitem__(self, field: str) -> bytes:
+        if field == LABEL_FIELD and self._label is not None:
+            return str(self._label).encode()
+        path = os.path.join(self._folder, self._files[field])
+        return store_for(path).read_all(path)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def plan_folder(
+    folder: str, *, rule: KeyRule = WEBDATASET_RULE, label_from_folder: bool = False, without: str | None = None
+) -> FolderPlan:
+    """Group a folder's files into samples by ``rule``, names taken relative to the folder and in sorted order.
+
+    Hidden files and folders are passed over, and so is the folder ``without``. ``label_from_folder`` takes the folder
+    right below ``folder`` for a sample's class. Raises WriteError when two files would be one field, when there is no
+    sample at all, and when a label has no folder or no room; UnsafeNameError for names that no reader would give back.
+
+    Example:
+        >>> import os, tempfile
+        >>> folder = tempfile.mkdtemp()
+        >>> for name in ("a.jpg", "a.txt", "b.jpg"):
+        ...     _ = open(os.path.join(folder, name), "wb").close()
+        >>> {key: list(sample) for key, sample in plan_folder(folder)}
+        {'a': ['jpg', 'txt'], 'b': ['jpg']}
+    """
+    if not os.path.isdir(folder):
+        raise ObjectNotFoundError("no such folder", found=folder, hint="check the path")
+    files: dict[str, dict[str, str]] = {}
+    skipped = []
+    for path in _files_below(folder, without):
+        pair = split_name(path, rule)
+        if pair is None:
+            skipped.append(path)
+        else:
+            _add(files, path, *pair, rule)
+    if not files:
+        raise WriteError("the folder has no files that make samples", expected="files such as 0001.jpg", found=folder)
+    classes = _classes(files) if label_from_folder else ()
+    samples = {key: dict(sorted(files[key].items())) for key in sorted(files)}
+    return FolderPlan(folder, samples, classes, tuple(skipped))
+
+
+def _files_below(folder: str, without: str | None) -> Iterator[str]:
+    """Relative paths with forward slashes, in sorted order whatever order the disk has."""
+    left_out = None if without is None else os.path.realpath(without)
+    for root, folders, names in os.walk(folder):
+        folders[:] = sorted(
+            name
+            for name in folders
+            if not name.startswith(".") and os.path.realpath(os.path.join(root, name)) != left_out
+        )
+        for name in sorted(names):
+            yield os.path.relpath(os.path.join(root, name), folder).replace(os.sep, "/")
+
+
+def _add(files: dict[str, dict[str, str]], path: str, key: str, field: str, rule: KeyRule) -> None:
+    try:
+        check_key(key)
+        check_field(key, field)
+    except UnsafeNameError as error:
+        raise UnsafeNameError(error.problem, found=repr(path), hint="rename the file") from None
+    fields = files.setdefault(key, {})
+    other = next(iter(fields.values()), None)
+    if field in fields:
+        both = f"{fields[field]} and {path}"
+        raise WriteError("two files would be one field of one sample", found=both, key=key, field=field)
+    if rule.folders == "flatten" and other is not None and os.path.dirname(other) != os.path.dirname(path):
+        both = f"{other} and {path}"
+        raise WriteError("without folders two samples would be one", found=both, key=key, hint="keep the folders")
+    fields[field] = path
+
+
+def _class_of(path: str) -> str:
+    return path.partition("/")[0]
+
+
+def _classes(files: Mapping[str, Mapping[str, str]]) -> tuple[str, ...]:
+    for key, fields in files.items():
+        path = next(iter(fields.values()))
+        if "/" not in path:
+            raise WriteError("the file is in no folder that could name its class", found=path, key=key)
+        if LABEL_FIELD in fields:
+            problem = "the sample has a label in a file, and one by its folder"
+            raise WriteError(problem, found=fields[LABEL_FIELD], key=key, field=LABEL_FIELD)
+    return tuple(sorted({_class_of(path) for fields in files.values() for path in fields.values()}))

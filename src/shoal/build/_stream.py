@@ -15,11 +15,10 @@ from shoal.errors import WriteError
 from shoal.shard import EncodedSample
 
 from ._dedupe import content_hash
-from ._engine import Engine
-from ._made import Maker
-from ._mark import crc_of
+from ._digests import crc_of
+from ._engines import Engine
 from ._plan import PlanOptions, is_sampled, shard_path, split_by_hash
-from ._work import Built, Control, Failure, OpenShard, Target, failure_of, over_budget
+from ._tasks import Built, Control, Failure, Maker, OpenShard, Target, failure_of, over_budget
 
 __all__ = ["StreamBuild"]
 

@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
+from shoal.build._sources import FolderPlan, plan_folder
 from shoal.errors import ObjectExistsError, OptionError
-from shoal.shard import FolderPlan, KeyRule, ShardWriter, plan_folder
+from shoal.shard import KeyRule, ShardWriter
 from shoal.store import join_url, local_path, parent_url, scheme_of
 
 from ._options import JsonOption, parse_bytes

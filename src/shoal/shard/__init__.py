@@ -101,8 +101,6 @@ from ._tar import (
 from ._verify import Problem, ShardReport, VerifyOptions, verify_dataset, verify_shard, with_hashes
 from ._write import (
     EncodedSample,
-    FolderPlan,
-    FolderSample,
     HeldShard,
     SampleEncoder,
     ShardFile,
@@ -113,7 +111,6 @@ from ._write import (
     can_copy,
     copy_samples,
     hold_shard,
-    plan_folder,
     sample_spans,
 )
 
@@ -133,8 +130,6 @@ __all__ = [
     "ErrorPolicy",
     "Extents",
     "Feed",
-    "FolderPlan",
-    "FolderSample",
     "Foresight",
     "Gap",
     "HeldShard",
@@ -213,7 +208,6 @@ __all__ = [
     "members_of",
     "merge_shards",
     "open_shard",
-    "plan_folder",
     "reader_stream",
     "record_of",
     "recover",

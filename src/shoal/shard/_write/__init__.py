@@ -2,7 +2,6 @@
 
 from ._copy import copy_samples
 from ._held import HeldShard, can_copy, hold_shard, sample_spans
-from ._pack import FolderPlan, FolderSample, plan_folder
 from ._sample_encoder import EncodedSample, SampleEncoder
 from ._service import ShardingService
 from ._shard_file import ShardFile, WrittenShard
@@ -11,8 +10,6 @@ from ._write_options import WriteOptions
 
 __all__ = [
     "EncodedSample",
-    "FolderPlan",
-    "FolderSample",
     "HeldShard",
     "SampleEncoder",
     "ShardFile",
@@ -23,6 +20,5 @@ __all__ = [
     "can_copy",
     "copy_samples",
     "hold_shard",
-    "plan_folder",
     "sample_spans",
 ]
