@@ -115,7 +115,7 @@ def _block_ranges(endpoint: str) -> tuple[list[int], dict[int, list[tuple[str, i
     import numpy as np
 
     import shoal
-    from shoal.shard._index._ranges import span_ranges
+    from shoal.shard._read_plan import span_ranges
 
     from ._remote import reach
 

@@ -34,7 +34,7 @@ from shoal.errors import (
     ShoalWarning,
     TooLargeError,
 )
-from shoal.shard._folder._open import _places
+from shoal.shard._open_shards import _places
 from shoal.store import configure, put
 
 

@@ -19,7 +19,7 @@ from shoal.build import LocalEngine, merge, reshard
 from shoal.errors import ChecksumError, ErrorBudgetExceeded, OptionError, ShoalError
 from shoal.schema import schema_to_json
 from shoal.shard import ShardSource, can_copy, copy_samples, load_manifest, locate_shards, open_shard, verify_dataset
-from shoal.shard._index._index import encode_index
+from shoal.shard._index import encode_index
 
 TWO = LocalEngine(2, "fork")
 

@@ -23,7 +23,7 @@ from shoal.formats import webdataset
 from shoal.formats._webdataset_ahead import ReadAhead
 from shoal.formats._webdataset_archive import Place, Step
 from shoal.formats._webdataset_stream import shard_order
-from shoal.shard._one._stream import _SeenKeys
+from shoal.shard._stream import _SeenKeys
 from shoal.store import store_for
 
 

@@ -21,10 +21,8 @@ import atheris
 
 with atheris.instrument_imports(include=["shoal.shard"]):
     from shoal.errors import TarError
-    from shoal.shard._tar._entries import EXTENDED
-    from shoal.shard._tar._feed import StreamFeed
-    from shoal.shard._tar._header import BLOCK, padded, parse_header
-    from shoal.shard._tar._scan import Gap, ScanOptions, scan
+    from shoal.shard._tar_header import BLOCK, padded, parse_header
+    from shoal.shard._tar_scan import EXTENDED, Gap, ScanOptions, StreamFeed, scan
 
 warnings.simplefilter("ignore")
 

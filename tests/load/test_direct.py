@@ -22,7 +22,7 @@ from shoal.load import BufferPool, Learnt, PayloadReader, SampleBatch
 from shoal.load._columns import _direct as direct
 from shoal.load._columns._direct import direct_columns, direct_plan
 from shoal.shard import ShardSource
-from shoal.shard._one import _cut as cut
+from shoal.shard import _byte_reader as cut
 
 SHAPE = (120, 100, 3)
 

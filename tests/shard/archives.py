@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from hypothesis import strategies as st
 
 from shoal.errors import TarError
-from shoal.shard._tar._feed import Feed, ReaderFeed, StreamFeed
-from shoal.shard._tar._scan import Chunk, Gap, ScanOptions, scan
+from shoal.shard._tar_scan import Chunk, Feed, Gap, ReaderFeed, ScanOptions, StreamFeed, scan
 from shoal.store import ObjectInfo
 
 BLOCK = 512

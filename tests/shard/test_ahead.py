@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from shoal.shard._many._ahead import Ahead
-from shoal.shard._many._spans_ahead import _Line
+from shoal.shard._prefetch import Ahead, _Line
 
 
 class Task:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.shard._index._arrow import as_arrow, as_numpy, scalar_array, text_array
+from shoal.shard._metadata_columns import as_arrow, as_numpy, scalar_array, text_array
 
 INTEGERS = st.integers(-(2**63), 2**63 - 1)
 KINDS: list[st.SearchStrategy[Any]] = [st.booleans(), INTEGERS, st.floats(allow_nan=False), st.text()]

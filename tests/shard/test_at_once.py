@@ -14,8 +14,8 @@ from tests.scale import times
 
 from shoal.errors import StoreError, StoreTimeoutError
 from shoal.shard import Manifest, ShardRecord, ShardWriter, load_manifest, merge_shards, update_manifest, verify_dataset
-from shoal.shard._folder import _turn as turn_module
-from shoal.shard._folder._turn import turn
+from shoal.shard import _manifest as turn_module
+from shoal.shard._manifest import turn
 
 PROGRAM = """
 import sys
@@ -34,7 +34,7 @@ for line in sys.stdin:  # a folder: write shards there, say so, and end when tol
 """
 DYING = """
 import sys
-from shoal.shard._folder._turn import turn
+from shoal.shard._manifest import turn
 
 with turn(sys.argv[1]):
     print("in", flush=True)

@@ -40,11 +40,10 @@ from tests.shard.archives import (
 )
 
 from shoal.errors import HeaderError, ShoalWarning, StoreError, TarError, TruncatedError, UnsupportedMemberError
-from shoal.shard._index._build import build_index
-from shoal.shard._index._index import IndexFacts
-from shoal.shard._tar._feed import ReaderFeed, StreamFeed
-from shoal.shard._tar._keys import KeyRule
-from shoal.shard._tar._scan import Chunk, ScanOptions, scan
+from shoal.shard._index import IndexFacts
+from shoal.shard._index_build import build_index
+from shoal.shard._member_names import KeyRule
+from shoal.shard._tar_scan import Chunk, ReaderFeed, ScanOptions, StreamFeed, scan
 from shoal.store import LocalStore
 
 EXABYTES = 10 * 10**18
@@ -185,7 +184,7 @@ def test_a_file_that_shrinks_to_a_member_boundary_is_an_error():
 
 
 def test_indexing_a_large_member_of_a_file_that_shrinks_is_an_error(monkeypatch):
-    monkeypatch.setattr("shoal.shard._index._build._LARGE", 10_000)
+    monkeypatch.setattr("shoal.shard._index_build._LARGE", 10_000)
     archive = plain("a.bin", data_of(5 << 20)) + END
     reader = BytesReader(archive[: 3 << 20], size=len(archive))
     with pytest.raises(TruncatedError):

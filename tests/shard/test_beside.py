@@ -14,8 +14,7 @@ import pytest
 
 from shoal.errors import StoreError
 from shoal.shard import ReaderFeed, scan
-from shoal.shard._tar._behind import WriteBehind
-from shoal.shard._tar._beside import Beside
+from shoal.shard._background_io import Beside, WriteBehind
 from shoal.store import ObjectInfo, store_for
 
 MEGABYTE = 1 << 20

@@ -37,12 +37,11 @@ from shoal.errors import (
     StoreError,
     TarError,
 )
-from shoal.shard._index import _build
-from shoal.shard._index._assemble import MOST_WIDE_FIELDS
-from shoal.shard._index._build import BlockCutter, build_index
-from shoal.shard._index._columns import LARGEST_SOURCE, LONGEST_TEXT, MOST_COLUMNS
-from shoal.shard._index._index import IndexFacts, LongExtents, decode_index, encode_index, load_index, save_index
-from shoal.shard._tar._keys import KeyRule
+from shoal.shard import _index_build
+from shoal.shard._index import IndexFacts, LongExtents, decode_index, encode_index, load_index, save_index
+from shoal.shard._index_build import MOST_WIDE_FIELDS, BlockCutter, build_index
+from shoal.shard._member_names import KeyRule
+from shoal.shard._metadata_columns import LARGEST_SOURCE, LONGEST_TEXT, MOST_COLUMNS
 from shoal.store import store_for
 
 URL = "memory://shard.tar"
@@ -125,7 +124,7 @@ def test_an_index_does_not_depend_on_what_counts_as_large(archive, large):
     except DuplicateFieldError:
         return
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_build, "_LARGE", large)
+        patch.setattr(_index_build, "_LARGE", large)
         found = _index(archive)
     assert _samples(found, archive) == _samples(expected, archive)
     assert found.blocks.crcs.tolist() == expected.blocks.crcs.tolist()
@@ -200,8 +199,8 @@ def test_blocks_are_about_a_mebibyte_of_whole_samples(size):
     offsets = _check_blocks(index, archive)
     lengths = np.diff(offsets)
     assert offsets[-1] == end_of_members(archive)
-    assert (lengths[:-1] >= _build.BLOCK_BYTES).all()
-    assert (lengths <= _build.BLOCK_BYTES + 2 * (size + 1024)).all()
+    assert (lengths[:-1] >= _index_build.BLOCK_BYTES).all()
+    assert (lengths <= _index_build.BLOCK_BYTES + 2 * (size + 1024)).all()
 
 
 def test_members_of_no_sample_belong_to_blocks_too():
@@ -397,7 +396,7 @@ def test_two_fields_that_give_one_column_give_none():
 
 @pytest.mark.parametrize("large", [1 << 30, 100_000])
 def test_a_member_too_large_to_be_metadata_drops_all_columns_of_its_field(large, monkeypatch):
-    monkeypatch.setattr(_build, "_LARGE", large)
+    monkeypatch.setattr(_index_build, "_LARGE", large)
     big = json.dumps({"a": 2, "pad": ["x" * LARGEST_SOURCE]}).encode()
     members = [
         ("0.json", b'{"a": 1}'),

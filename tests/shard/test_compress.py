@@ -25,11 +25,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import MissingExtraError, OptionError, StoreError, TarError, TruncatedError
-from shoal.shard._compress import (
+from shoal.shard import _compression
+from shoal.shard._compression import (
     COMPRESSIONS,
     BlockCompressor,
-    _cache,
-    _stream,
     decompress_block,
     decompressed,
     reader_stream,
@@ -141,7 +140,7 @@ def test_what_is_written_is_read_here_and_by_the_format_s_own_library(compressio
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 @pytest.mark.parametrize("output", [1, 7, 4096])
 def test_however_little_comes_out_at_a_time_nothing_is_lost(compression, output, monkeypatch):
-    monkeypatch.setattr(_stream, "_OUTPUT", output)
+    monkeypatch.setattr(_compression, "_OUTPUT", output)
     data = mixed(30_000) + b"ab" * 4000
     assert unpacked(PEER[compression](data) * 2, compression) == data * 2
 
@@ -619,13 +618,13 @@ def test_most_bytes_is_the_most_and_not_one_less(tmp_path):
 
 
 def test_a_large_tar_may_unpack_to_200_times_its_size():
-    assert _cache._most(10 * MIB, None) == 2000 * MIB
-    assert _cache._most(10, None) == 64 * MIB
+    assert _compression._most(10 * MIB, None) == 2000 * MIB
+    assert _compression._most(10, None) == 64 * MIB
 
 
 def test_a_disk_without_room_is_said_so(tmp_path, monkeypatch):
-    free = _cache.shutil.disk_usage(tmp_path)._replace(free=1000)
-    monkeypatch.setattr(_cache.shutil, "disk_usage", lambda folder: free)
+    free = _compression.shutil.disk_usage(tmp_path)._replace(free=1000)
+    monkeypatch.setattr(_compression.shutil, "disk_usage", lambda folder: free)
     reader = stored_object(tmp_path / "a.tar", gzip.compress(bytes(5000)))
     with pytest.raises(StoreError, match="SHOAL_CACHE"):
         unpacked_cache(reader, "gzip", str(tmp_path / "cache"))

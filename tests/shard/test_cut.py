@@ -10,8 +10,8 @@ from hypothesis import given
 import shoal
 from shoal.errors import ChecksumError, StoreError, TruncatedError
 from shoal.shard import Cuts, ShardSource, open_shard
-from shoal.shard._one import _cut as cut
-from shoal.shard._one._bytes import PlainBytes
+from shoal.shard import _byte_reader as cut
+from shoal.shard._byte_reader import PlainBytes
 from shoal.store import MemoryStore, ScatterReader, store_for
 
 SIZES = [40, 43, 61, 40, 52, 700, 40, 5000, 41]

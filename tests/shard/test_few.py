@@ -14,9 +14,8 @@ from hypothesis import HealthCheck, given, settings
 import shoal
 from shoal.errors import ChecksumError, DecodeError, TruncatedError
 from shoal.shard import ShardSource
-from shoal.shard._index._index import KnownIndex
-from shoal.shard._many._few import few_raw, few_samples
-from shoal.shard._many._flat import FlatIndex
+from shoal.shard._index import KnownIndex
+from shoal.shard._random_access import FlatIndex, few_raw, few_samples
 
 SHARDS, EACH = 12, 40
 
@@ -138,7 +137,7 @@ def test_shards_of_other_fields_are_read_by_themselves(tmp_path: pathlib.Path) -
 
 
 def test_a_shard_written_anew_is_met_again(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoal.shard._many._open_shards.most_open", lambda: 1)
+    monkeypatch.setattr("shoal.shard._open_shards.most_open", lambda: 1)
     source = written(tmp_path / "data")
     rows = np.array([1, 3 * EACH + 5, 200])
     source.read(rows)
@@ -149,8 +148,8 @@ def test_a_shard_written_anew_is_met_again(tmp_path: pathlib.Path, monkeypatch: 
 
 
 def test_indexes_that_were_copied_are_let_go_of(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoal.shard._many._open_shards.most_open", lambda: 1)
-    monkeypatch.setattr("shoal.shard._many._open_shards._MOST_KNOWN", 1)
+    monkeypatch.setattr("shoal.shard._open_shards.most_open", lambda: 1)
+    monkeypatch.setattr("shoal.shard._open_shards._MOST_KNOWN", 1)
     source = written(tmp_path / "data")
     rows = np.arange(0, SHARDS * EACH, 7)
     assert [sample["bin"] for sample in source.read(rows)] == list(map(value, rows.tolist()))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import shoal
 from shoal.errors import SampleKeyError
 from shoal.shard import ShardSource, locate_shards
-from shoal.shard._many._find import KeyFinder
+from shoal.shard._source import KeyFinder
 
 KEYS = st.text(st.sampled_from("ab1é"), min_size=1, max_size=3)
 

@@ -25,7 +25,7 @@ from tests.shard.archives import (
 )
 
 from shoal.errors import HeaderError, TruncatedError, WriteError
-from shoal.shard._tar._header import build_header, padded, parse_header, parse_headers, parse_pax
+from shoal.shard._tar_header import build_header, padded, parse_header, parse_headers, parse_pax
 
 _RAW_NAMES = st.binary(min_size=1, max_size=100).filter(lambda name: name[0] != 0)
 _KINDS = st.sampled_from([b"0", b"7", b"5", b"2", b"x", b"g", b"L", b"S", b"\0", b"Z"])

@@ -18,16 +18,16 @@ from tests.scale import times
 import shoal
 from shoal.cli import main
 from shoal.errors import ShardIndexError
+from shoal.shard import _index as index_module
 from shoal.shard import index_url, load_index, save_index
-from shoal.shard._index import _index as index_module
-from shoal.shard._index._index import encode_index
+from shoal.shard._index import encode_index
 
 PROGRAM = """
 import os, random, sys
 import shoal
 from shoal.errors import ShoalError
 from shoal.shard import load_index
-from shoal.shard._index import _index as index_module
+from shoal.shard import _index as index_module
 
 root, index, checked = sys.argv[1], sys.argv[2], sys.argv[3] == "checked"
 step, readings = map(int, sys.argv[4:])

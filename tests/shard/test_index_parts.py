@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from shoal.shard._index._parts import parts_of
+from shoal.shard._index import parts_of
 
 
 def schema(role, *, field="a", kind=None, shard=b"1"):

@@ -30,14 +30,21 @@ from shoal.errors import (
     StaleIndexError,
     WriteError,
 )
-from shoal.shard._index._build import build_index
-from shoal.shard._index._index import IndexFacts, LongExtents, decode_index, encode_index
-from shoal.shard._interop._dali import export_dali_idx, import_dali
-from shoal.shard._interop._energon import export_tar_idx, import_energon
-from shoal.shard._interop._wids import WidsShard, check_wids, export_wids, import_wids
-from shoal.shard._tar._crc import crc32
-from shoal.shard._tar._feed import ReaderFeed
-from shoal.shard._tar._keys import WEBDATASET_RULE, KeyRule
+from shoal.shard._background_io import crc32
+from shoal.shard._foreign_formats import (
+    WidsShard,
+    check_wids,
+    export_dali_idx,
+    export_tar_idx,
+    export_wids,
+    import_dali,
+    import_energon,
+    import_wids,
+)
+from shoal.shard._index import IndexFacts, LongExtents, decode_index, encode_index
+from shoal.shard._index_build import build_index
+from shoal.shard._member_names import WEBDATASET_RULE, KeyRule
+from shoal.shard._tar_scan import ReaderFeed
 from shoal.store import store_for
 
 # -------------------------------------------------------------------------------------------------- tars and the oracle

@@ -13,9 +13,9 @@ from tests.shard.archives import END, NAMES, by_tarfile, pax_member, reader_feed
 from webdataset.tariterators import base_plus_ext, group_by_keys, tar_file_expander
 
 from shoal.errors import DuplicateFieldError, OptionError, TarError
-from shoal.shard._index._build import build_index
-from shoal.shard._index._index import IndexFacts
-from shoal.shard._tar._keys import Grouper, KeyRule, split_name
+from shoal.shard._index import IndexFacts
+from shoal.shard._index_build import build_index
+from shoal.shard._member_names import Grouper, KeyRule, split_name
 
 _ANY_NAMES = st.one_of(
     NAMES,

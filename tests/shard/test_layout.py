@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.shard._tar._header import BLOCK, build_header, padded
-from shoal.shard._tar._layout import _plain_headers, lay_out, member_bytes
+from shoal.shard._tar_header import BLOCK, _plain_headers, build_header, lay_out, member_bytes, padded
 
 NAMES = st.text(st.sampled_from("ab/é."), min_size=1, max_size=160).map(lambda text: f"{text}.bin".encode())
 CONTENTS = st.integers(0, 3 * BLOCK).map(lambda size: (b"data" * (size // 4 + 1))[:size])

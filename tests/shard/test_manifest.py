@@ -21,7 +21,7 @@ from shoal.shard import (
     save_manifest,
     split_of,
 )
-from shoal.shard._folder._manifest import decode_manifest, encode_manifest, joined_schema, merge_shards
+from shoal.shard._manifest import decode_manifest, encode_manifest, joined_schema, merge_shards
 
 names = st.text(st.sampled_from("abc-0123456789"), min_size=1, max_size=8)
 counts = st.integers(0, 2**40)

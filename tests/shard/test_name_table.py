@@ -7,9 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from shoal.shard._tar._header import NAME_BYTES
-from shoal.shard._tar._keys import Grouper, KeyRule
-from shoal.shard._tar._name_table import as_texts, name_table, split_names
+from shoal.shard._member_names import Grouper, KeyRule, as_texts, name_table, split_names
+from shoal.shard._tar_header import NAME_BYTES
 
 LETTERS = st.text(st.characters(min_codepoint=1, max_codepoint=127), min_size=1, max_size=20)
 LIKE_NAMES = st.text("ab1A_./\n", min_size=1, max_size=9)

@@ -13,7 +13,7 @@ import pytest
 import shoal
 from shoal.errors import ShoalError
 from shoal.shard import ShardSource
-from shoal.shard._many import _open_shards as module
+from shoal.shard import _open_shards as module
 
 SHARDS, EACH = 10, 20
 

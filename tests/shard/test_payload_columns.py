@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 import shoal
 from shoal.errors import FieldError, QueryError
-from shoal.shard._index._columns import ColumnCollector, extractor_for
-from shoal.shard._index._payload_columns import PayloadReader
+from shoal.shard._metadata_columns import ColumnCollector, PayloadReader, extractor_for
 
 pack = msgspec.msgpack.encode
 NAMES = st.sampled_from(["a", "b", "c", 'q"', "\x1f", "dotted.name"])

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shoal
-from shoal.shard._one._pieced import PiecedBlocks
+from shoal.shard._prefetch import PiecedBlocks
 from shoal.store import ObjectInfo, ObjectReader, PulledReader, store_for
 
 
@@ -44,8 +44,8 @@ class Cut:
 @pytest.fixture(scope="module")
 def shard():
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("shoal.shard._write._shard_file.BLOCK_BYTES", 30_000)
-        patched.setattr("shoal.shard._write._shard_file._GATHERED_BYTES", 30_000)
+        patched.setattr("shoal.shard._shard_file.BLOCK_BYTES", 30_000)
+        patched.setattr("shoal.shard._shard_file._GATHERED_BYTES", 30_000)
         with shoal.ShardWriter("memory://pieced/a-%06d.tar") as writer:
             for number in range(60):
                 body = np.random.default_rng(number).bytes(37 * number)

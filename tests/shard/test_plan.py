@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.shard._one._plan import plan_reads
+from shoal.shard._read_plan import plan_reads
 
 
 @st.composite

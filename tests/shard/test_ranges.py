@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shoal
-from shoal.shard._index._ranges import GAP_BYTES, row_ranges, span_parts, span_ranges
-from shoal.shard._many._uses import Uses
+from shoal.shard._read_plan import REMOTE_GAP_BYTES, row_ranges, span_parts, span_ranges
+from shoal.shard._shuffle_window import Uses
 
 
 @pytest.fixture(scope="module", params=[None, "zstd"])
@@ -36,7 +36,7 @@ def test_every_wanted_member_is_in_one_range(shard, data):
     index = shard.index
     ranges = row_ranges(index, rows, fields)
     assert ranges == sorted(ranges)
-    assert all(b[0] - a[1] > GAP_BYTES for a, b in itertools.pairwise(ranges))
+    assert all(b[0] - a[1] > REMOTE_GAP_BYTES for a, b in itertools.pairwise(ranges))
     stored = index.blocks.stored
     for name in fields or index.fields:
         for row in rows.tolist():

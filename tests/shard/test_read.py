@@ -181,7 +181,7 @@ def open_files():
 
 
 def test_hundreds_of_shards_need_few_open_files(tmp_path, monkeypatch):
-    monkeypatch.setattr("shoal.shard._many._open_shards.most_open", lambda: 128)
+    monkeypatch.setattr("shoal.shard._open_shards.most_open", lambda: 128)
     samples = rows(300, size=10)
     write(tmp_path, samples, max_samples=1)
     before = open_files()

@@ -16,7 +16,7 @@ import shoal
 from shoal.errors import ChecksumError, PositionError, ShoalError, TruncatedError
 from shoal.load import DataLoader
 from shoal.shard import Resident, ShardSource
-from shoal.shard._many import _resident as resident_module
+from shoal.shard import _memory_cache as resident_module
 
 COUNT = 300
 FIELDS = ["a.bin", "b.bin"]

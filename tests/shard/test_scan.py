@@ -32,8 +32,7 @@ from tests.shard.archives import (
 )
 
 from shoal.errors import ShoalWarning
-from shoal.shard._tar._feed import StreamFeed
-from shoal.shard._tar._scan import ScanOptions, scan
+from shoal.shard._tar_scan import ScanOptions, StreamFeed, scan
 
 pytestmark = pytest.mark.filterwarnings("ignore:the archive ends at byte:shoal.errors.ShoalWarning")
 

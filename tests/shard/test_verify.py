@@ -308,7 +308,7 @@ def test_a_disk_that_fails_is_a_problem_of_the_shard():
 
 
 def test_large_members_are_checked_in_parts(monkeypatch):
-    monkeypatch.setattr("shoal.shard._verify._walk._LARGE", 600)
+    monkeypatch.setattr("shoal.shard._verify._LARGE", 600)
     url, index = written(4)
     assert verify_shard(url, index).ok
     data = bytearray(stored(url))

@@ -83,9 +83,9 @@ def test_samples_are_those_on_disk(s3, tmp_path, options, reading):
 
 
 def test_many_parts_come_in_order_several_at_once(proxy, broken, monkeypatch):
-    monkeypatch.setattr("shoal.shard._many._spans_ahead.PART_BYTES", 100_000)
-    monkeypatch.setattr("shoal.shard._many._spans_ahead._SLOW", 0)  # or such small parts would be taken for a slow line
-    monkeypatch.setattr("shoal.shard._write._shard_file.BLOCK_BYTES", 50_000)
+    monkeypatch.setattr("shoal.shard._prefetch.PART_BYTES", 100_000)
+    monkeypatch.setattr("shoal.shard._prefetch._SLOW", 0)  # or such small parts would be taken for a slow line
+    monkeypatch.setattr("shoal.shard._shard_file.BLOCK_BYTES", 50_000)
     write(broken)
     proxy.most_at_once = 0
     assert same(list(shoal.Dataset(f"{broken}/")), samples())
@@ -98,8 +98,8 @@ def test_over_slow_connections_more_and_smaller_parts_come_at_once(proxy, broken
     """Every connection is slow here: so is a cloud's, and then all of them together are not."""
     sizes = {"PART_BYTES": 100_000, "_SMALL_PARTS": 50_000}
     for name, value in {**sizes, "_SLOW": 1e15, "_MANY": 7}.items():
-        monkeypatch.setattr(f"shoal.shard._many._spans_ahead.{name}", value)
-    monkeypatch.setattr("shoal.shard._write._shard_file.BLOCK_BYTES", 20_000)
+        monkeypatch.setattr(f"shoal.shard._prefetch.{name}", value)
+    monkeypatch.setattr("shoal.shard._shard_file.BLOCK_BYTES", 20_000)
     write(broken, count=800)
     proxy.requests.clear()
     proxy.most_at_once = 0

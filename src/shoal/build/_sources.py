@@ -25,7 +25,7 @@ from shoal.errors import (
 )
 from shoal.formats import SourceOptions, detect, detect_name
 from shoal.shard import WEBDATASET_RULE, KeyRule, ShardSource, check_key, load_manifest, split_name
-from shoal.shard._tar import check_field
+from shoal.shard._member_names import check_field
 from shoal.store import base_name, expand_pattern, join_url, local_path, parent_url, relative_url, scheme_of, store_for
 
 from ._digests import mark_of

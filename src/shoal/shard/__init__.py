@@ -1,43 +1,21 @@
 """Tar shards: scanned, indexed, read, written, verified.
 
-A folder a stage, and each uses only those before it (a test sees to it): ``_tar`` reads and lays out bytes,
-``_compress`` unpacks them, ``_index`` says where every field lies, ``_one`` reads a shard by that, ``_interop`` takes
-over the indexes of others, ``_folder`` finds and keeps what lies beside the tars, ``_many`` makes shards one sequence,
-``_write`` writes, ``_verify`` finds what is wrong.
+A module uses only those before it in this order (a test sees to it): ``_background_io``, ``_tar_header``,
+``_member_names`` and ``_tar_scan`` read and lay out a tar's bytes; ``_compression`` unpacks them;
+``_metadata_columns``, ``_index`` and ``_index_build`` say where every field lies; ``_read_plan``, ``_byte_reader``,
+``_shard`` and ``_stream`` read one shard; ``_foreign_index`` and ``_foreign_formats`` take over the indexes of other
+loaders; ``_shard_file`` is one shard being written; ``_open_shards``, ``_manifest`` and ``_journal`` find and keep what
+lies beside the tars; ``_random_access``, ``_prefetch``, ``_source``, ``_memory_cache``, ``_shuffle_window``,
+``_discovery`` and ``_read_cost`` make many shards one sequence; ``_writer`` and ``_copy`` write; ``_verify`` finds what
+is wrong.
 """
 
-from ._compress import COMPRESSIONS, Compression, decompressed, reader_stream, sniff
-from ._folder import (
-    Manifest,
-    Member,
-    ShardRecord,
-    UnfinishedWrite,
-    cached_index_url,
-    commit_staged,
-    encode_manifest,
-    field_totals,
-    find_index,
-    find_split,
-    fitting_index,
-    index_shard,
-    index_url,
-    joined_schema,
-    load_manifest,
-    manifest_url,
-    members_of,
-    merge_shards,
-    open_shard,
-    record_of,
-    recover,
-    save_manifest,
-    split_alias,
-    split_of,
-    staging_url,
-    unfinished_writes,
-    update_manifest,
-)
-from ._index import Blocks, Extents, IndexFacts, ShardIndex, as_arrow, build_index, load_index, save_index
-from ._interop import (
+from ._background_io import crc32
+from ._byte_reader import Cuts
+from ._compression import COMPRESSIONS, Compression, decompressed, reader_stream, sniff
+from ._copy import HeldShard, can_copy, copy_samples, hold_shard, sample_spans
+from ._discovery import SHARD_ENDINGS, Located, is_dataset_folder, locate_existing, locate_shards, shards_by_split
+from ._foreign_formats import (
     WidsShard,
     check_wids,
     export_dali_idx,
@@ -47,72 +25,41 @@ from ._interop import (
     import_energon,
     import_wids,
 )
-from ._many import (
-    SHARD_ENDINGS,
-    Foresight,
-    Located,
-    Pick,
-    Reads,
-    Resident,
-    SampleWindow,
-    ShardRef,
-    ShardSource,
-    Source,
-    checked_rows,
-    foresee,
-    foresee_held,
-    is_dataset_folder,
-    locate_existing,
-    locate_shards,
-    shards_by_split,
+from ._index import Blocks, Extents, IndexFacts, ShardIndex, damaged, load_index, save_index
+from ._index_build import build_index
+from ._journal import UnfinishedWrite, commit_staged, recover, staging_url, unfinished_writes
+from ._manifest import (
+    Manifest,
+    Member,
+    ShardRecord,
+    encode_manifest,
+    field_totals,
+    find_split,
+    joined_schema,
+    load_manifest,
+    manifest_url,
+    members_of,
+    merge_shards,
+    record_of,
+    save_manifest,
+    split_alias,
+    split_of,
+    update_manifest,
 )
-from ._one import (
-    Cuts,
-    Decoders,
-    ErrorLog,
-    ErrorPolicy,
-    OnError,
-    RawField,
-    Sample,
-    SampleStream,
-    Shard,
-    StreamOptions,
-    damaged,
-    join_raw,
-)
-from ._tar import (
-    BLOCK,
-    META_MEMBER,
-    WEBDATASET_RULE,
-    Chunk,
-    Feed,
-    Gap,
-    KeyRule,
-    ReaderFeed,
-    ScanOptions,
-    StreamFeed,
-    SupportsRead,
-    check_key,
-    crc32,
-    key_hint,
-    scan,
-    split_name,
-)
+from ._member_names import META_MEMBER, WEBDATASET_RULE, KeyRule, check_key, key_hint, split_name
+from ._memory_cache import Resident
+from ._metadata_columns import as_arrow
+from ._open_shards import cached_index_url, find_index, fitting_index, index_shard, index_url, open_shard
+from ._read_cost import Reads, foresee, foresee_held
+from ._shard import Decoders, RawField, Sample, Shard, join_raw
+from ._shard_file import EncodedSample, SampleEncoder, ShardFile, WrittenShard
+from ._shuffle_window import Foresight, SampleWindow
+from ._source import Pick, ShardRef, ShardSource, Source, checked_rows
+from ._stream import ErrorLog, ErrorPolicy, OnError, SampleStream, StreamOptions
+from ._tar_header import BLOCK
+from ._tar_scan import Chunk, Feed, Gap, ReaderFeed, ScanOptions, StreamFeed, SupportsRead, scan
 from ._verify import Problem, ShardReport, VerifyOptions, verify_dataset, verify_shard, with_hashes
-from ._write import (
-    EncodedSample,
-    HeldShard,
-    SampleEncoder,
-    ShardFile,
-    ShardingService,
-    ShardWriter,
-    WriteOptions,
-    WrittenShard,
-    can_copy,
-    copy_samples,
-    hold_shard,
-    sample_spans,
-)
+from ._writer import ShardingService, ShardWriter, WriteOptions
 
 __all__ = [
     "BLOCK",

@@ -1,21 +1,406 @@
-"""A compressed object as the stream of bytes it stands for, in bounded memory."""
+"""Compressed shards."""
 
 from __future__ import annotations
 
 import bz2
+import hashlib
+import json
 import lzma
-from collections.abc import Callable
+import os
+import shutil
+import zlib
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Protocol
+from types import ModuleType
+from typing import TYPE_CHECKING, Literal, Protocol, cast, get_args
 
-from shoal.errors import OptionError, StoreError, TarError, TruncatedError
-from shoal.shard._tar import SupportsRead
-from shoal.store import ObjectReader, read_forward
+from shoal.errors import MissingExtraError, OptionError, ShoalError, StoreError, TarError, TruncatedError
+from shoal.store import LocalStore, ObjectReader, ObjectWriter, local_path, read_forward, scheme_of
 
-from ._gzip import GZIP_ERROR, GzipMember
-from ._zstd import ZstdFrame, zstd_error
+from ._background_io import crc32
+from ._tar_scan import SupportsRead
 
-__all__ = ["decompressed", "reader_stream"]
+try:
+    from isal import isal_zlib as _fast
+except ImportError:  # platforms without a wheel
+    import zlib as _fast  # type: ignore[no-redef]
+
+
+if TYPE_CHECKING:
+    import zstandard
+
+__all__ = [
+    "COMPRESSIONS",
+    "BlockCompressor",
+    "Compression",
+    "check_compression",
+    "decompress_block",
+    "decompressed",
+    "fitting_compression",
+    "reader_stream",
+    "sniff",
+    "unpacked_cache",
+]
+
+Compression = Literal["gzip", "bz2", "xz", "zstd"]
+Buffer = bytes | bytearray | memoryview
+
+
+# ---------------------------------------------------------------------------------------------------- compressed shards
+
+
+# A **gzip** shard is one member: raw deflate with a full flush at each block's end, after which nothing refers back, so
+# that inflating can start there. One member, because `tarfile`'s stream mode, and so webdataset, silently stops after
+# the first of several. A **zstd** shard is one frame a block, each with its size and checksum. **bz2** and **xz** are
+# written and read in order; for random access they are unpacked once into the cache, as are compressed tars of other
+# makers.
+#
+# The same blocks at the same level give the same bytes: no time, no name, no threads. The bytes also depend on the
+# library that compresses, and so on its version. For gzip that is isal at levels 1 and 2 (2 is the default: smaller
+# than zlib's level 1 at several times its speed), zlib at levels 3 to 9, and zlib at every level where isal has no
+# wheel. isal's level 3 is left out on purpose: its bytes differ between x86 processors with and without AVX2 or
+# AVX-512; those of levels 1 and 2 do not, from SSE4.2 on.
+
+COMPRESSIONS: tuple[Compression, ...] = get_args(Compression)
+
+_BZ2_BLOCK, _BZ2_END = bytes.fromhex("314159265359"), bytes.fromhex("177245385090")
+_ENDINGS: dict[str, Compression] = {
+    **dict.fromkeys((".tar.gz", ".tgz"), "gzip"),
+    **dict.fromkeys((".tar.bz2", ".tbz2"), "bz2"),
+    **dict.fromkeys((".tar.xz", ".txz"), "xz"),
+    **dict.fromkeys((".tar.zst", ".tzst"), "zstd"),
+}
+_LEVELS = {"gzip": range(1, 10), "bz2": range(1, 10), "xz": range(10), "zstd": range(1, 23)}
+_DEFAULT_LEVEL = {"gzip": 2, "bz2": 9, "xz": 6, "zstd": 3}
+
+
+def sniff(head: bytes) -> Compression | None:
+    """Say by an object's first bytes (10 are enough) how it is compressed; None when it is not.
+
+    Example:
+        >>> sniff(bz2.compress(b"a tar")), sniff(b"BZh9.jpg")
+        ('bz2', None)
+    """
+    if head.startswith(GZIP_MAGIC):
+        return "gzip"
+    if head.startswith(b"\xfd7zXZ\0"):
+        return "xz"
+    if head.startswith(ZSTD_MAGIC) or is_skippable(head):
+        return "zstd"
+    # A member of a plain tar may well be called BZh9, so look at what must come next too.
+    if head.startswith(b"BZh") and head[3:4] in b"123456789" and head[4:10] in {_BZ2_BLOCK, _BZ2_END}:
+        return "bz2"
+    return None
+
+
+def fitting_compression(name: str, compression: str | None) -> str | None:
+    """What a shard of this name is compressed with: what was asked for, or else what the name's ending says.
+
+    Raises OptionError where they differ: readers here go by content, others by the name.
+
+    Example:
+        >>> fitting_compression("a.tar.gz", None), fitting_compression("a.tar", "zstd")
+        ('gzip', 'zstd')
+    """
+    named = next((found for ending, found in _ENDINGS.items() if name.lower().endswith(ending)), None)
+    if compression is not None and named not in (None, compression):
+        raise OptionError("the name says another compression", expected=f"{named}, for {name}", found=compression)
+    return compression or named
+
+
+def check_compression(compression: str, level: int | None) -> None:
+    """Raise OptionError for a compression or level that does not exist."""
+    if compression not in COMPRESSIONS:
+        raise OptionError("no such compression", expected=f"one of {', '.join(COMPRESSIONS)}", found=compression)
+    levels = _LEVELS[compression]
+    if level is not None and level not in levels:
+        expected = f"{levels.start} to {levels.stop - 1}"
+        raise OptionError(f"no such level of {compression}", expected=expected, found=level)
+
+
+class BlockCompressor:
+    """Compress one shard, block by block.
+
+    ``add`` gives the bytes to write for one block, ``finish`` those that end the shard. Where ``seekable`` is true, the
+    bytes of ``add`` are the block, whole: `decompress_block` reads them alone. Raises OptionError for a compression or
+    level that does not exist, MissingExtraError for zstd without the ``zstd`` extra.
+
+    Example:
+        >>> shard = BlockCompressor("gzip")
+        >>> stored = [shard.add(b"first block"), shard.add(b"second block"), shard.finish()]
+        >>> import gzip
+        >>> gzip.decompress(b"".join(stored))
+        b'first blocksecond block'
+        >>> decompress_block("gzip", stored[1], 12, first=False)
+        b'second block'
+    """
+
+    def __init__(self, compression: str, level: int | None = None) -> None:
+        check_compression(compression, level)
+        self._encoder = _encoder(compression, _DEFAULT_LEVEL[compression] if level is None else level)
+        self.compression = compression
+        self.seekable = compression in {"gzip", "zstd"}
+
+    def add(self, data: Buffer) -> bytes:
+        """Compress one block and end it."""
+        return self._encoder.add(data)
+
+    def finish(self) -> bytes:
+        """End the shard; nothing can be added after it."""
+        return self._encoder.finish()
+
+
+class _Encoder(Protocol):
+    def add(self, data: Buffer) -> bytes: ...
+
+    def finish(self) -> bytes: ...
+
+
+def _encoder(compression: str, level: int) -> _Encoder:
+    if compression == "gzip":
+        return GzipBlocks(level)
+    if compression == "zstd":
+        return ZstdBlocks(level)
+    return _InOrder(bz2.BZ2Compressor(level) if compression == "bz2" else lzma.LZMACompressor(preset=level))
+
+
+class _InOrder:
+    """bz2 and xz: what comes out of ``add`` lags behind what went in."""
+
+    def __init__(self, stream: bz2.BZ2Compressor | lzma.LZMACompressor) -> None:
+        self._stream = stream
+
+    def add(self, data: Buffer) -> bytes:
+        return self._stream.compress(data)
+
+    def finish(self) -> bytes:
+        return self._stream.flush()
+
+
+def decompress_block(compression: str, stored: bytes, size: int, *, first: bool) -> bytes:
+    """Return the ``size`` bytes of one block, given the bytes that are stored for it.
+
+    ``first`` says that the block opens the shard, where gzip has its header. Takes no more memory than ``size`` bytes
+    and raises TarError when the block is not exactly that. A gzip block has no checksum of its own: compare its crc32.
+    """
+    if compression == "gzip":
+        plain = inflate_block(stored, size, first=first)
+    elif compression == "zstd":
+        plain = decompress_frame(stored, size)
+    else:
+        raise OptionError(f"{compression} cannot be read from the middle", expected="gzip or zstd", found=compression)
+    if len(plain) != size:
+        found = "more" if len(plain) > size else len(plain)
+        raise TarError("a compressed block has another size than its index says", expected=f"{size} bytes", found=found)
+    return plain
+
+
+# ------------------------------------------------------------- gzip, by isal where it has a wheel and by zlib elsewhere
+
+
+GZIP_MAGIC = b"\x1f\x8b\x08"  # with the method: there is only deflate
+GZIP_ERROR = cast("type[Exception]", _fast.error)
+"""What `GzipMember` raises on damage. (isal's types say this is an exception; it is a class of them.)"""
+
+# No flags, no time, no extra flags, system unknown: what isal and zlib write here differs, this does not.
+_HEADER = GZIP_MAGIC + bytes.fromhex("00 00000000 00 ff")
+_GZIP, _RAW = 31, -15  # zlib's names for the two framings
+_FAST_LEVELS = range(1, 3)
+
+
+class GzipBlocks:
+    """One gzip member with a full flush at the end of each block."""
+
+    def __init__(self, level: int) -> None:
+        library = _fast if level in _FAST_LEVELS else zlib
+        self._deflate = library.compressobj(level, library.DEFLATED, _RAW)
+        self._header = _HEADER
+        self._crc = 0
+        self._size = 0
+
+    def add(self, data: bytes | bytearray | memoryview) -> bytes:
+        self._crc = crc32(data, self._crc)
+        self._size += memoryview(data).nbytes
+        return b"".join((self._begin(), self._deflate.compress(data), self._deflate.flush(zlib.Z_FULL_FLUSH)))
+
+    def finish(self) -> bytes:
+        trailer = self._crc.to_bytes(4, "little") + (self._size & 0xFFFFFFFF).to_bytes(4, "little")
+        return b"".join((self._begin(), self._deflate.flush(zlib.Z_FINISH), trailer))
+
+    def _begin(self) -> bytes:
+        header, self._header = self._header, b""
+        return header
+
+
+def inflate_block(stored: bytes, size: int, *, first: bool) -> bytes:
+    """Inflate one block, stopping at one byte more than ``size``; raise TarError where it is no deflated data."""
+    try:
+        plain: bytes = _fast.decompressobj(_GZIP if first else _RAW).decompress(stored, size + 1)
+    except GZIP_ERROR as error:
+        raise TarError("a compressed block is damaged", expected="deflated data", found=error) from error
+    return plain
+
+
+class GzipMember:
+    """Decompress one gzip member, as `bz2.BZ2Decompressor` does one stream; checksum and length are verified."""
+
+    def __init__(self) -> None:
+        self._stream = _fast.decompressobj(_GZIP)
+        self.needs_input = True
+
+    @property
+    def eof(self) -> bool:
+        return self._stream.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._stream.unused_data
+
+    def decompress(self, data: bytes, most: int, /) -> bytes:
+        plain = self._stream.decompress(self._stream.unconsumed_tail + data, most)
+        # A full answer may leave more inside, even where all input is taken.
+        self.needs_input = not self._stream.unconsumed_tail and len(plain) < most
+        return plain
+
+
+# ---------------------------------------------------------------------------------- zstd, through the zstandard package
+
+
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_RLE = 1
+_PIECES_AT_ONCE = 16  # a header and a body a block, 128 KiB at most out of each body: 1 MiB
+
+
+def _zstandard() -> ModuleType:
+    try:
+        import zstandard
+    except ImportError as error:
+        raise MissingExtraError(
+            "zstd needs the package zstandard", found=error, hint="pip install 'shoal[zstd]'"
+        ) from error
+    return zstandard
+
+
+def zstd_error() -> type[Exception]:
+    """What `zstandard`, and `ZstdFrame`, raise on damage. Raises MissingExtraError where the package is missing."""
+    kind: type[Exception] = _zstandard().ZstdError
+    return kind
+
+
+def is_skippable(head: bytes) -> bool:
+    """Whether a frame is one that carries no data: pzstd starts with such, seekable zstd ends with one."""
+    return head[1:4] == b"\x2a\x4d\x18" and head[0] & 0xF0 == 0x50
+
+
+class ZstdBlocks:
+    """One frame a block, each with its size and a checksum."""
+
+    def __init__(self, level: int) -> None:
+        compressor: zstandard.ZstdCompressor = _zstandard().ZstdCompressor(level=level, write_checksum=True)
+        self._compressor = compressor
+
+    def add(self, data: bytes | bytearray | memoryview) -> bytes:
+        return self._compressor.compress(data)
+
+    def finish(self) -> bytes:
+        return b""
+
+
+def decompress_frame(stored: bytes, size: int) -> bytes:
+    """The contents of one frame that says it holds ``size`` bytes; TarError when it says another size or is damaged."""
+    library = _zstandard()
+    try:
+        declared = library.get_frame_parameters(stored).content_size
+        if declared != size:  # before anything is allocated
+            raise TarError(
+                "a compressed block has another size than its index says", expected=f"{size} bytes", found=declared
+            )
+        plain: bytes = library.ZstdDecompressor().decompress(stored)
+    except library.ZstdError as error:
+        raise TarError("a compressed block is damaged", expected="one zstd frame", found=error) from error
+    return plain
+
+
+class ZstdFrame:
+    """Decompress one frame, as `bz2.BZ2Decompressor` does one stream.
+
+    `zstandard` puts no bound on what one call returns, and a few bytes may stand for gigabytes; nor does it say where a
+    cut frame should have ended. So the frame's blocks (RFC 8878, 3.1.1) are counted here and given to it a few at a
+    time: each holds 128 KiB at most, and the last one is marked.
+    """
+
+    def __init__(self) -> None:
+        library = _zstandard()
+        self._decoder: zstandard.ZstdDecompressionObj = library.ZstdDecompressor().decompressobj()
+        self._error: type[Exception] = library.ZstdError
+        self._layout = _pieces()
+        self._wanted = next(self._layout)
+        self._held = b""
+        self.eof = False
+        self.needs_input = True
+        self.unused_data = b""
+
+    def decompress(self, data: bytes, _most: int) -> bytes:
+        held = self._held + data
+        at = self._pass_pieces(held)
+        plain = self._decoder.decompress(held[:at]) if at else b""
+        self._held = held[at:]
+        self.needs_input = len(self._held) < self._wanted
+        if self.eof:
+            self._check_end()
+        return plain
+
+    def _pass_pieces(self, held: bytes) -> int:
+        """Where the whole pieces in ``held`` end, as many as may be decompressed at once."""
+        at = 0
+        for _ in range(_PIECES_AT_ONCE):
+            start, stop = at, at + self._wanted
+            if stop > len(held):
+                break
+            at = stop
+            try:
+                self._wanted = self._layout.send(held[start : min(stop, start + 32)])
+            except StopIteration:
+                self.eof = True
+                break
+        return at
+
+    def _check_end(self) -> None:
+        if not self._decoder.eof:
+            raise self._error("the frame goes on after its last block")
+        self.unused_data, self._held = self._held, b""
+
+
+def _pieces() -> Generator[int, bytes, None]:
+    """A frame as its pieces: yields how long the next one is, is sent how it begins."""
+    head = yield 5
+    if is_skippable(head):
+        size = int.from_bytes(head[4:] + (yield 3), "little")
+        while size:
+            yield (part := min(size, 1 << 17))
+            size -= part
+        return
+    descriptor = head[4]
+    yield _header_size(descriptor) - 5
+    last = False
+    while not last:
+        mark = int.from_bytes((yield 3), "little")
+        last, kind, size = bool(mark & 1), mark >> 1 & 3, mark >> 3
+        yield 1 if kind == _RLE else size
+    if descriptor & 0b100:  # a checksum follows
+        yield 4
+
+
+def _header_size(descriptor: int) -> int:
+    """How long a frame's header is, magic included; its descriptor tells."""
+    single = bool(descriptor & 0b10_0000)
+    content_size = (int(single), 2, 4, 8)[descriptor >> 6]
+    dictionary = (0, 1, 2, 4)[descriptor & 0b11]
+    return 5 + (not single) + dictionary + content_size
+
+
+# ------------------------------------------ a compressed object as the stream of bytes it stands for, in bounded memory
+
 
 _RANGE = 8 << 20
 _INPUT = 256 << 10
@@ -176,3 +561,82 @@ class _Decompressed:
         self._input = data
         self._start, self._stop = self._stop, self._stop + len(self._input)
         return bool(self._input)
+
+
+# ------------------------------------ compressed tars that cannot be read from the middle, unpacked once into the cache
+
+
+_PART = 1 << 20
+_MOST_TIMES = 200
+_MOST_AT_LEAST = 64 << 20
+_ENDS = 64
+
+
+def unpacked_cache(reader: ObjectReader, compression: str, cache_dir: str, *, most_bytes: int | None = None) -> str:
+    """Return the path of the tar that ``reader`` holds compressed, unpacked into ``cache_dir`` unless it is there.
+
+    The copy appears whole or not at all, and is found again as long as the object's URL, size and version stay.
+    Raises TarError when the data is damaged, cut, or unpacks to more than ``most_bytes`` (else 200 times its own size,
+    64 MiB at least), and StoreError when the disk has no room for it.
+    """
+    path = os.path.join(cache_dir, "unpacked", f"{_cache_key(reader)}.tar")
+    if not os.path.exists(path):
+        try:
+            _unpack(reader, compression, path, most_bytes)
+        except ShoalError as error:
+            error.at(shard=reader.info.url)
+            raise
+    return path
+
+
+def _cache_key(reader: ObjectReader) -> str:
+    """URL, size and version, and the first and last bytes: a modification time or a memory store's count may repeat."""
+    info = reader.info
+    url = os.path.abspath(local_path(info.url)) if scheme_of(info.url) == "file" else info.url
+    ends = reader.read(0, min(_ENDS, info.size)) + reader.read(max(0, info.size - _ENDS), info.size)
+    return hashlib.sha256(json.dumps([url, info.size, info.version, ends.hex()]).encode()).hexdigest()
+
+
+def _unpack(reader: ObjectReader, compression: str, path: str, most_bytes: int | None) -> None:
+    stream = decompressed(reader_stream(reader), compression)
+    writer = LocalStore().create(path)
+    try:
+        _copy(stream, writer, _most(reader.info.size, most_bytes), _room(os.path.dirname(path)))
+        writer.commit(durable=True)  # a cut in the power must not leave half a copy that looks whole
+    except BaseException:
+        writer.abort()
+        raise
+
+
+def _most(stored: int, most_bytes: int | None) -> int:
+    return max(_MOST_TIMES * stored, _MOST_AT_LEAST) if most_bytes is None else most_bytes
+
+
+def _room(folder: str) -> int:
+    try:
+        os.makedirs(folder, exist_ok=True)
+        return shutil.disk_usage(folder).free
+    except OSError as error:
+        raise StoreError(error.strerror or str(error), found=folder, hint=_ELSEWHERE) from error
+
+
+_ELSEWHERE = "set SHOAL_CACHE to a folder on another disk"
+
+
+def _copy(stream: SupportsRead, writer: ObjectWriter, most: int, room: int) -> None:
+    copied = 0
+    while part := stream.read(_PART):
+        copied += len(part)
+        if copied > most:
+            hint = "if it is not a bomb, allow more with most_bytes="
+            raise TarError(
+                "the compressed tar unpacks to too much", expected=f"at most {most} bytes", found="more", hint=hint
+            )
+        if copied > room:
+            raise StoreError(
+                "the cache has no room to unpack a shard",
+                expected=f"over {room} bytes",
+                found=f"{room} free",
+                hint=_ELSEWHERE,
+            )
+        writer.write(part)

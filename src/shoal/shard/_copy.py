@@ -1,4 +1,4 @@
-"""Samples from shards into another shard as the bytes they are: members are neither read apart nor laid out again.
+"""Copy samples between shards as the bytes they are.
 
 A sample of a tar is one run of bytes, headers and padding included, from the end of the sample before it to the end of
 its own last member. Neighbouring samples are one longer run. So a shard can be made of others by copying runs, and its
@@ -12,25 +12,31 @@ from __future__ import annotations
 import hashlib
 import io
 import itertools
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from shoal.errors import HeaderError
-from shoal.shard._folder import field_totals
-from shoal.shard._index import BlockCutter, ShardIndex
-from shoal.shard._many import ShardSource
-from shoal.shard._one import Shard, damaged
-from shoal.shard._tar import BLOCK, Chunk, StreamFeed, WriteBehind, crc32, lay_out, scan
 from shoal.store import store_for
 
-from ._copy_index import Run, join_indexes
-from ._held import HeldShard, HeldShards
+from ._background_io import WriteBehind, crc32
+from ._byte_reader import PlainBytes
+from ._index import Extents, IndexFacts, LongExtents, ShardIndex, damaged
+from ._index_build import MOST_WIDE_FIELDS, BlockCutter
+from ._manifest import field_totals
+from ._member_names import WEBDATASET_RULE
+from ._metadata_columns import MOST_COLUMNS
+from ._shard import Shard
 from ._shard_file import WrittenShard, end_marker
+from ._source import ShardSource
+from ._tar_header import BLOCK, lay_out
+from ._tar_scan import Chunk, StreamFeed, scan
 
-__all__ = ["copy_samples"]
+__all__ = ["HeldShard", "can_copy", "copy_samples", "hold_shard", "sample_spans"]
 
 Int64 = npt.NDArray[np.int64]
 _Piece = tuple[memoryview, Int64, Int64]
@@ -39,6 +45,8 @@ _NONE = np.empty(0, np.int64)
 _LONG_RUN = 1 << 20
 """From here on a run is read by the source's blocks; shorter ones are gathered, and several read at once."""
 _GATHERED = 8 << 20
+_NUMBERS = {"int64", "double", "null"}
+_MOST_OPEN = 64
 
 
 def copy_samples(
@@ -250,3 +258,199 @@ class _Sink:
     def abort(self) -> None:
         """Leave nothing behind."""
         self._writer.abort()
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Neighbouring samples ``[first, last)`` of one shard, which go to ``at`` in the new tar."""
+
+    shard: int
+    first: int
+    last: int
+    start: int
+    stop: int
+    at: int
+    row: int
+    """The number of its first sample in the new shard."""
+
+
+_Picks = Sequence[tuple[ShardIndex, Run]]
+
+
+def join_indexes(picks: _Picks) -> ShardIndex | None:
+    """The rows of all runs as one index, offsets as they are in the new tar.
+
+    None where they cannot be one: a key is there twice, or there are too many fields. What concerns the new tar as a
+    whole is still to be filled in: its size, its first header, its blocks.
+    """
+    keys = pa.concat_arrays([index.keys.slice(run.first, run.last - run.first) for index, run in picks])
+    if len(keys.unique()) < len(keys):
+        return None
+    fields = _joined_fields(picks)
+    if len(fields) > MOST_WIDE_FIELDS:
+        return None
+    columns, dropped = _joined_columns(picks, fields)
+    return ShardIndex(IndexFacts(0, 0, dropped=dropped), keys, fields, columns, None)
+
+
+def _joined_fields(picks: _Picks) -> dict[str, Extents]:
+    """Fields in the order in which they first appear in the new tar; those no sample has are gone."""
+    counts = [run.last - run.first for _, run in picks]
+    shifts = np.repeat(np.array([run.at - run.start for _, run in picks], np.int64), counts)
+    names = dict.fromkeys(name for index, _ in picks for name in index.fields)
+    found = {name: _joined_extents(name, picks, shifts) for name in names}
+    present = {name: int(part.offset[part.offset > 0][0]) for name, part in found.items() if part.offset.any()}
+    return {name: found[name] for name in sorted(present, key=present.__getitem__)}
+
+
+def _joined_extents(name: str, picks: _Picks, shifts: npt.NDArray[np.int64]) -> Extents:
+    parts = [_slice(index.fields.get(name), run) for index, run in picks]
+    offsets = np.concatenate([part.offset for part in parts]).view(np.int64)
+    moved = np.where(offsets > 0, offsets + shifts, 0).view(np.uint64)
+    crcs = [part.crc for part in parts if part.crc is not None]
+    complete = len(crcs) == len(parts)
+    return Extents(moved, np.concatenate([part.size for part in parts]), np.concatenate(crcs) if complete else None)
+
+
+def _slice(part: Extents | None, run: Run) -> Extents:
+    """A run's rows of a field; one that the shard does not have is lacking in each sample."""
+    if part is None:
+        none = np.zeros(run.last - run.first, np.uint64)
+        return Extents(none, none, none.astype(np.uint32))
+    rows = slice(run.first, run.last)
+    return Extents(part.offset[rows], part.size[rows], None if part.crc is None else part.crc[rows])
+
+
+def _joined_columns(picks: _Picks, fields: Iterable[str]) -> tuple[dict[str, pa.Array], dict[str, str]]:
+    """The columns of fields that are there still, and those that are not here and why."""
+    indexes = list({id(index): index for index, _ in picks}.values())
+    dropped: dict[str, str] = {}
+    for index in indexes:
+        dropped |= index.facts.dropped
+    columns: dict[str, pa.Array] = {}
+    for name in dict.fromkeys(name for index in indexes for name in index.columns):
+        if _belongs(name, dropped) or not _belongs(name, fields):
+            continue
+        kinds = {index.columns[name].type for index in indexes if name in index.columns}
+        texts = {str(kind) for kind in kinds}
+        if len(columns) >= MOST_COLUMNS:
+            dropped[name] = f"over {MOST_COLUMNS} columns"
+        elif len(texts - {"null"}) > 1 and not texts <= _NUMBERS:
+            dropped[name] = "mixed types"
+        else:
+            columns[name] = _joined_column(name, picks, _common(kinds))
+    return columns, dropped
+
+
+def _belongs(column: str, fields: Iterable[str]) -> bool:
+    """Whether a column is of one of these fields: called as it is, or after it."""
+    return any(column == field or column.startswith(f"{field}.") for field in fields)
+
+
+def _common(kinds: set[pa.DataType]) -> pa.DataType:
+    """The type that holds all of these: numbers of both kinds are fractions."""
+    by_name = {str(kind): kind for kind in kinds if str(kind) != "null"}
+    return by_name.get("double") or next(iter(by_name.values()), pa.null())
+
+
+def _joined_column(name: str, picks: _Picks, kind: pa.DataType) -> pa.Array:
+    return pa.concat_arrays([_rows_of(index.columns.get(name), run, kind) for index, run in picks])
+
+
+def _rows_of(column: pa.Array | None, run: Run, kind: pa.DataType) -> pa.Array:
+    if column is None:
+        return pa.nulls(run.last - run.first, kind)
+    part = column.slice(run.first, run.last - run.first)
+    return part if part.type == kind else part.cast(kind)
+
+
+def sample_spans(index: ShardIndex) -> tuple[Int64, Int64]:
+    """Where each sample's bytes start and stop in the tar, headers and padding included."""
+    if not len(index):
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    last = np.zeros(len(index), np.int64)
+    for part in index.fields.values():
+        np.maximum(last, part.offset.view(np.int64) + part.size.view(np.int64), out=last)
+    stops = -(-last // BLOCK) * BLOCK
+    return np.concatenate(([0], stops[:-1])), stops
+
+
+def can_copy(index: ShardIndex) -> bool:
+    """Whether samples of the shard can be copied as bytes: each a run of neighbours, nothing else between them."""
+    return (
+        index.blocks is not None
+        and not index.facts.skipped
+        and index.facts.rule == WEBDATASET_RULE
+        and not isinstance(index.fields, LongExtents)
+        and len(index.fields) <= MOST_WIDE_FIELDS
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class HeldShard:
+    """What copying needs of a shard that is not open: its index, and where its samples are."""
+
+    url: str
+    index: ShardIndex
+    starts: Int64
+    stops: Int64
+    copies: bool
+    """Whether samples can be copied from it as bytes."""
+
+    @property
+    def sizes(self) -> Int64:
+        """The bytes of a tar that each sample takes."""
+        return self.stops - self.starts
+
+
+def hold_shard(source: ShardSource, number: int) -> HeldShard:
+    """What copying needs of a shard of a source. To hold many costs little memory, and saves opening them again."""
+    shard = source.shard(number)
+    starts, stops = sample_spans(shard.index)
+    return HeldShard(shard.url, shard.index, starts, stops, can_copy(shard.index) and not _is_global(shard))
+
+
+def _is_global(shard: Shard) -> bool:
+    """Whether the archive begins with a header that speaks of all members: it has no place in the middle of another."""
+    head = bytearray(BLOCK)
+    if len(shard.index):
+        shard.read_into(0, [memoryview(head)])
+    return head[156:157] == b"g"
+
+
+class HeldShards:
+    """The shards that are copied from: all of those that were met are held, the last few are open."""
+
+    def __init__(self, source: ShardSource, hold: Callable[[int], HeldShard] | None = None) -> None:
+        self.source = source
+        self._hold = hold
+        self._held: dict[int, HeldShard] = {}
+        self._open: OrderedDict[int, Shard] = OrderedDict()
+
+    def held(self, number: int) -> HeldShard:
+        """What is kept of a shard."""
+        found = self._held.get(number)
+        if found is None:
+            found = hold_shard(self.source, number) if self._hold is None else self._hold(number)
+            self._held[number] = found
+        return found
+
+    def open(self, number: int) -> Shard:
+        """An open shard: only the file is opened, since its index is held."""
+        held = self.held(number)
+        if held.index.facts.compression is not None:
+            return self.source.shard(number)
+        found = self._open.get(number)
+        if found is None:
+            data = PlainBytes(store_for(held.url).open(held.url))
+            found = self._open[number] = Shard(held.url, held.index, data, verify=self.source.verify)
+            if len(self._open) > _MOST_OPEN:
+                self._open.popitem(last=False)[1].close()
+        self._open.move_to_end(number)
+        return found
+
+    def close(self) -> None:
+        """Give all files back."""
+        for shard in self._open.values():
+            shard.close()
+        self._open.clear()

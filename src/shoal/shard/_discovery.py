@@ -9,19 +9,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from shoal.errors import AccessDeniedError, ManifestError, ObjectNotFoundError, StoreError
-from shoal.shard._folder import (
-    SIDECAR_FOLDER,
-    Manifest,
-    ShardRecord,
-    find_split,
-    index_url,
-    is_unfinished,
-    load_manifest,
-    manifest_url,
-    recover,
-    split_alias,
-    split_of,
-)
 from shoal.store import (
     base_name,
     expand_pattern,
@@ -33,6 +20,9 @@ from shoal.store import (
     store_for,
 )
 
+from ._journal import is_unfinished, recover
+from ._manifest import Manifest, ShardRecord, find_split, load_manifest, manifest_url, split_alias, split_of
+from ._open_shards import SIDECAR_FOLDER, index_url
 from ._source import ShardRef
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Energon's indexes: ``X.tar.idx`` beside a shard, and ``.nv-meta/index.sqlite`` for the dataset.
+"""The indexes of wids, Energon and DALI.
 
 ``X.tar.idx`` holds where each sample starts, headers included, and where the last one ends: unsigned 64-bit numbers in
 the machine's byte order. The database also knows the members (``sample_parts``), in its later versions; ``.info.json``
@@ -8,9 +8,11 @@ beside it lists the shards in the order of their numbers.
 from __future__ import annotations
 
 import os
+import posixpath
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from typing import Annotated
 from urllib.parse import quote
 
@@ -19,18 +21,195 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.errors import ShardIndexError, StaleIndexError, WriteError
-from shoal.shard._index import MemberColumns, ShardIndex
-from shoal.shard._tar import BLOCK, WEBDATASET_RULE, Grouper, KeyRule, crc32
 from shoal.store import ObjectReader, join_url, local_path, parent_url, relative_url, scheme_of, store_for
 
+from ._background_io import crc32
 from ._foreign_index import SCAN_INSTEAD, Claim, Tar, Walked, import_claim, known_members, walk
+from ._index import ShardIndex
+from ._index_build import MemberColumns
+from ._member_names import WEBDATASET_RULE, Grouper, KeyRule
+from ._tar_header import BLOCK
 
-__all__ = ["export_tar_idx", "import_energon"]
+__all__ = [
+    "WidsShard",
+    "check_wids",
+    "export_dali_idx",
+    "export_tar_idx",
+    "export_wids",
+    "import_dali",
+    "import_energon",
+    "import_wids",
+]
 
+Count = Annotated[int, msgspec.Meta(ge=0)]
 Int64 = npt.NDArray[np.int64]
+_Place = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+
+
+# ------------------------------------------------------------------------------------------------------- the wids index
+
+
+# It knows nothing of what is inside a shard, so it becomes a list of shards, not a shard index.
+
+_KIND = "wids-shard-index-v1"
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class WidsShard:
+    """One shard as a wids index lists it."""
+
+    url: str
+    """Whole: a relative one has been resolved."""
+    nsamples: int
+    filesize: int | None = None
+    md5sum: str | None = None
+
+
+class _Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+    url: str
+    nsamples: Count
+    filesize: Count | None = None
+    md5sum: str | None = None
+
+
+class _Document(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A whole document, or one of the ``datasets`` in it."""
+
+    kind: str | None = msgspec.field(default=None, name="__kind__")
+    wids_version: int | None = None
+    name: str | None = None
+    base: str | None = None
+    source_url: str | None = None
+    shardlist: tuple[_Entry, ...] | None = None
+    datasets: tuple[_Document, ...] = ()
+
+
+def import_wids(json_url: str) -> list[WidsShard]:
+    """Every shard that a wids JSON lists, in its order, those of its ``datasets`` after its own.
+
+    Relative URLs count from ``base``, else from the folder of the JSON they stand in. A dataset may be in a JSON of its
+    own (``source_url``), which may not refer to others in turn. Raises ShardIndexError when it is not such a JSON.
+
+    Example:
+        >>> url = "memory://wids/index.json"
+        >>> text = b'{"wids_version": 1, "shardlist": [{"url": "a.tar", "nsamples": 7}]}'
+        >>> _ = store_for(url).write_all(url, text)
+        >>> import_wids(url)
+        [WidsShard(url='memory://wids/a.tar', nsamples=7, filesize=None, md5sum=None)]
+    """
+    document = _read(json_url)
+    if document.kind is None and document.wids_version is None:
+        raise ShardIndexError("this is not a wids index", expected="wids_version 1", found="none", shard=json_url)
+    folder = _base(document, parent_url(json_url))
+    shards = _resolved(document, folder, json_url)
+    for dataset in document.datasets:
+        shards += _dataset(dataset, folder, json_url)
+    if not shards:
+        raise ShardIndexError("the wids index lists no shards", shard=json_url)
+    return shards
+
+
+def _read(url: str) -> _Document:
+    data = store_for(url).read_all(url)
+    try:
+        document = msgspec.json.decode(data, type=_Document)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ShardIndexError("this is not a wids index", found=str(error), shard=url) from error
+    if document.kind not in (None, _KIND):
+        raise ShardIndexError("this is not a wids index", expected=_KIND, found=document.kind, shard=url)
+    if document.wids_version not in (None, _VERSION):
+        problem, expected = "the wids index is of another version", f"wids_version {_VERSION}"
+        raise ShardIndexError(problem, expected=expected, found=document.wids_version, shard=url)
+    return document
+
+
+def _dataset(dataset: _Document, folder: str, json_url: str) -> list[WidsShard]:
+    if dataset.source_url is None:
+        return _listed(dataset, _base(dataset, folder), json_url)
+    url = _joined(folder, dataset.source_url, json_url)
+    return _listed(found := _read(url), _base(found, parent_url(url)), url)
+
+
+def _listed(dataset: _Document, folder: str, json_url: str) -> list[WidsShard]:
+    if dataset.datasets or dataset.source_url is not None:
+        problem, hint = "a dataset of a wids index refers to another in turn", "list its shards there"
+        raise ShardIndexError(problem, found=dataset.source_url or "datasets", shard=json_url, hint=hint)
+    if dataset.shardlist is None:
+        raise ShardIndexError("a dataset of a wids index has neither shardlist nor source_url", shard=json_url)
+    return _resolved(dataset, folder, json_url)
+
+
+def _resolved(document: _Document, folder: str, json_url: str) -> list[WidsShard]:
+    return [
+        WidsShard(_joined(folder, entry.url, json_url), entry.nsamples, entry.filesize, entry.md5sum)
+        for entry in document.shardlist or ()
+    ]
+
+
+def _base(document: _Document, folder: str) -> str:
+    return folder if document.base is None else _joined(folder, document.base, folder)
+
+
+def _joined(folder: str, url: str, json_url: str) -> str:
+    """``url`` as seen from ``folder``."""
+    if url.startswith("pipe:"):
+        raise ShardIndexError("a wids index names a command in place of a shard", found=url, shard=json_url)
+    if "://" in url:
+        return url
+    root, path = _split_root(folder)
+    if not root:
+        return os.path.normpath(os.path.join(path, url))
+    return root + posixpath.normpath(posixpath.join(path or "/", url)).lstrip("/")
+
+
+def _split_root(url: str) -> tuple[str, str]:
+    """``s3://bucket/`` and the path in it; no root for a plain path."""
+    scheme, mark, rest = url.partition("://")
+    if not mark:
+        return "", url
+    host, _, path = rest.partition("/")
+    return f"{scheme}://{host}/", f"/{path}"
+
+
+def check_wids(shard: WidsShard, index: ShardIndex) -> None:
+    """Raise StaleIndexError when a shard, by its own index, is not what the wids index says of it."""
+    facts = (("bytes", shard.filesize, index.facts.size), ("samples", shard.nsamples, len(index)))
+    for what, stated, found in facts:
+        if stated is not None and stated != found:
+            problem, expected = "the shard is not what the wids index says", f"{stated} {what}"
+            raise StaleIndexError(problem, expected=expected, found=found, shard=shard.url, hint=SCAN_INSTEAD)
+
+
+def export_wids(shards: Sequence[WidsShard], url: str, *, name: str | None = None) -> None:
+    """Write a wids JSON of these shards to ``url``, in their order, so that sample ``i`` is the same one there.
+
+    Shards in the JSON's folder or below are named relative to it, so that the dataset can be moved as a whole.
+    """
+    folder = parent_url(url)
+    entries = tuple(
+        _Entry(_seen_from(folder, shard.url), shard.nsamples, shard.filesize, shard.md5sum) for shard in shards
+    )
+    document = _Document(kind=_KIND, wids_version=_VERSION, name=name, shardlist=entries)
+    store_for(url).write_all(url, msgspec.json.format(msgspec.json.encode(document), indent=2))
+
+
+def _seen_from(folder: str, url: str) -> str:
+    """How a JSON in ``folder`` names ``url``."""
+    if "://" in url:
+        return url.removeprefix(folder.rstrip("/") + "/") if "://" in folder else url
+    if scheme_of(folder) != "file":
+        return "file://" + quote(os.path.abspath(local_path(url)))
+    if os.path.isabs(url) and not os.path.isabs(local_path(folder)):
+        return url
+    relative = os.path.relpath(local_path(url), local_path(folder)).replace(os.sep, "/")
+    return url if os.path.isabs(url) and relative.startswith("../") else relative
+
+
+# ---------------------------------------------------------------------------------------------------- Energon's indexes
+
 
 _SQLITE = b"SQLite format 3\0"
-_Place = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 
 
 def import_energon(index_url: str, shard_url: str, reader: ObjectReader, rule: KeyRule = WEBDATASET_RULE) -> ShardIndex:
@@ -41,7 +220,7 @@ def import_energon(index_url: str, shard_url: str, reader: ObjectReader, rule: K
     shard, and StaleIndexError when it does not fit the tar.
 
     Example:
-        >>> from shoal.shard._tar._header import build_header
+        >>> from shoal.shard._tar_header import build_header
         >>> store, url = store_for("memory://energon"), "memory://energon/a.tar"
         >>> _ = store.write_all(url, build_header(b"a.txt", 5) + b"hello" + bytes(507 + 1024))
         >>> _ = store.write_all(f"{url}.idx", np.array([0, 1024], "=u8").tobytes())
@@ -252,3 +431,172 @@ def _walked_bounds(members: MemberColumns, tar: Tar) -> Int64:
     if not np.array_equal(walked.offsets[np.minimum(at, len(walked.offsets) - 1)] if len(at) else at, first):
         raise _stale("no members where the index says", f"{len(first)} samples", "others", tar)
     return np.append(walked.starts[at], walked.stop)
+
+
+# --------------------------------------------------------------------------------------------------------- DALI's index
+
+
+# ``v1.2 N``, then on each line, for every member, ``extension offset size name``; v1.1 has no names. Offsets are those
+# of the data. Parts are separated by spaces, so names and extensions with spaces have no place in it.
+
+_PARTS = {b"v1.2": 4, b"v1.1": 3}
+_WHITE = frozenset(" \t\n\v\f\r")
+_MOST_DIGITS = 18
+
+
+@dataclass(frozen=True, slots=True)
+class _Component:
+    """One member, as a line states it."""
+
+    line: int
+    extension: bytes
+    offset: int
+    size: int
+    name: bytes | None
+
+
+def import_dali(idx_url: str, shard_url: str, reader: ObjectReader, rule: KeyRule = WEBDATASET_RULE) -> ShardIndex:
+    r"""The index of a shard from DALI's ``.idx`` file, versions 1.1 and 1.2.
+
+    Version 1.2 needs only a few headers of the tar; version 1.1 has no names, so all headers are read. Raises
+    ShardIndexError when the file is not such an index, and StaleIndexError when it does not fit the tar.
+
+    Example:
+        >>> from shoal.shard._tar_header import build_header
+        >>> store = store_for("memory://dali")
+        >>> _ = store.write_all("memory://dali/a.tar", build_header(b"a.txt", 5) + b"hello" + bytes(507 + 1024))
+        >>> _ = store.write_all("memory://dali/a.idx", b"v1.2 1\ntxt 512 5 a.txt\n")
+        >>> index = import_dali("memory://dali/a.idx", "memory://dali/a.tar", store.open("memory://dali/a.tar"))
+        >>> index.key_list(0, 1), int(index.fields["txt"].offset[0])
+        (['a'], 512)
+    """
+    tar = Tar(shard_url, reader, rule)
+    components = _parsed(store_for(idx_url).read_all(idx_url), idx_url, shard_url)
+    offsets, sizes = _column(components, "offset"), _column(components, "size")
+    if any(part.name is None or b"\\" in part.name for part in components):
+        # GNU tar, which DALI's tool asks for names, writes unusual ones with backslashes
+        names = _names_in_tar(tar, offsets, sizes)
+    else:
+        names = [_decoded(part, tar) for part in components]
+    try:
+        return import_claim(Claim(names, _column(components, "line"), offsets, sizes), tar)
+    except StaleIndexError as error:
+        if reader.read(156, 157) == b"x":
+            error.hint = f"DALI's wds2idx misplaces members that have PAX headers; {SCAN_INSTEAD}"
+        raise
+
+
+def _column(components: list[_Component], name: str) -> npt.NDArray[np.int64]:
+    return np.array([getattr(part, name) for part in components], np.int64)
+
+
+def _parsed(data: bytes, idx_url: str, shard_url: str) -> list[_Component]:
+    lines = data.removesuffix(b"\n").split(b"\n")
+    head = lines[0].split()
+    if len(head) != 2 or head[0] not in _PARTS or not _is_number(head[1]):
+        expected, found = "'v1.2 N' or 'v1.1 N' on the first line", f"{lines[0][:40]!r} in {idx_url}"
+        raise ShardIndexError(
+            "this is not a DALI index", expected=expected, found=found, shard=shard_url, hint=SCAN_INSTEAD
+        )
+    if int(head[1]) != len(lines) - 1:
+        problem, expected = "the DALI index is not whole", f"{int(head[1])} samples"
+        found = f"{len(lines) - 1} lines in {idx_url}"
+        raise ShardIndexError(problem, expected=expected, found=found, shard=shard_url, hint=SCAN_INSTEAD)
+    found_parts: list[_Component] = []
+    for number, line in enumerate(lines[1:], 1):
+        components = _line(line.split(), number, _PARTS[head[0]])
+        if not components:
+            raise _bad_line(line, number, _PARTS[head[0]], idx_url, shard_url)
+        found_parts += components
+    return found_parts
+
+
+def _line(words: list[bytes], number: int, step: int) -> list[_Component]:
+    """The members of one line; none when it cannot be understood."""
+    if len(words) % step:
+        return []
+    groups = [words[at : at + step] for at in range(0, len(words), step)]
+    if not all(_is_number(group[1]) and _is_number(group[2]) and _fits(group) for group in groups):
+        return []
+    return [
+        _Component(number, extension, int(offset), int(size), name[0] if name else None)
+        for extension, offset, size, *name in groups
+    ]
+
+
+def _is_number(word: bytes) -> bool:
+    return word.isdigit() and len(word) <= _MOST_DIGITS
+
+
+def _fits(group: list[bytes]) -> bool:
+    """Whether extension and name agree: where they do not, a space in a name has shifted the parts."""
+    base = group[-1].rpartition(b"/")[2]
+    return len(group) == 3 or b"." not in base or base.endswith(b"." + group[0])
+
+
+def _bad_line(line: bytes, number: int, step: int, idx_url: str, shard_url: str) -> ShardIndexError:
+    expected = (
+        "'extension offset size name' for each member" if step == 4 else "'extension offset size' for each member"
+    )
+    return ShardIndexError(
+        f"line {number + 1} of a DALI index cannot be understood",
+        expected=expected,
+        found=f"{line[:60]!r} in {idx_url}",
+        shard=shard_url,
+        hint=f"a name with a space cannot be told apart in this layout; {SCAN_INSTEAD}",
+    )
+
+
+def _decoded(part: _Component, tar: Tar) -> str:
+    name = part.name or b""
+    try:
+        return name.decode(tar.rule.encoding)
+    except UnicodeDecodeError:
+        problem, expected = "a name in the DALI index cannot be read", f"{tar.rule.encoding} text"
+        hint = "name the encoding: KeyRule(encoding='latin-1')"
+        raise ShardIndexError(
+            problem, expected=expected, found=repr(name), shard=tar.url, offset=part.offset, hint=hint
+        ) from None
+
+
+def _names_in_tar(tar: Tar, offsets: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> list[str]:
+    """The names of the members at these places, from the tar's own headers."""
+    walked = walk(tar)
+    at = np.searchsorted(walked.offsets, offsets)
+    inside = np.minimum(at, len(walked.offsets) - 1)
+    wrong = np.ones(len(offsets), bool)
+    if len(walked.offsets):
+        wrong = (walked.offsets[inside] != offsets) | (walked.sizes[inside] != sizes)
+    if wrong.any():
+        first = int(wrong.argmax())
+        problem, expected = "the shard has no such member where the index says", f"{int(sizes[first])} bytes"
+        raise StaleIndexError(problem, expected=expected, shard=tar.url, offset=int(offsets[first]), hint=SCAN_INSTEAD)
+    return [walked.names[position] for position in inside.tolist()]
+
+
+def export_dali_idx(index: ShardIndex, url: str) -> None:
+    """Write DALI's ``.idx`` (version 1.2) of a shard to ``url``.
+
+    Names are made of key and field, as the index has them. Raises WriteError for what the layout cannot hold: no
+    samples at all, names with spaces, members without an extension, compressed shards.
+    """
+    if index.facts.compression is not None:
+        raise WriteError("DALI reads plain tars only", found=f"a shard compressed with {index.facts.compression}")
+    if not len(index):
+        raise WriteError("DALI has no index of a shard without samples")
+    keys, fields = index.key_list(0, len(index)), list(index.fields)
+    lines: list[list[str]] = [[] for _ in keys]
+    members = known_members(index)
+    columns = (members.rows.tolist(), members.fields.tolist(), members.offsets.tolist(), members.sizes.tolist())
+    for row, code, offset, size in zip(*columns, strict=True):
+        lines[row].append(_words(keys[row], fields[code], offset, size))
+    text = "\n".join([f"v1.2 {len(keys)}", *map(" ".join, lines), ""])
+    store_for(url).write_all(url, text.encode(index.facts.rule.encoding))
+
+
+def _words(key: str, field: str, offset: int, size: int) -> str:
+    name = f"{key}.{field}"
+    if not field or not _WHITE.isdisjoint(name):
+        problem, expected = "DALI's index cannot hold this name", "an extension, and no spaces"
+        raise WriteError(problem, expected=expected, found=repr(name), key=key, field=field)
+    return f"{field} {offset} {size} {name}"

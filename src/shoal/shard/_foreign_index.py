@@ -15,34 +15,15 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.errors import ShardIndexError, ShoalError, StaleIndexError, TarError
-from shoal.shard._index import (
-    ColumnCollector,
-    Extents,
-    IndexFacts,
-    LongExtents,
-    MemberColumns,
-    ShardIndex,
-    assemble,
-    extractor_for,
-)
-from shoal.shard._tar import (
-    BLOCK,
-    REGULAR,
-    WEBDATASET_RULE,
-    Chunk,
-    Feed,
-    Gap,
-    Grouper,
-    KeyRule,
-    ReaderFeed,
-    ScanOptions,
-    crc32,
-    padded,
-    parse_header,
-    scan,
-    split_name,
-)
 from shoal.store import ObjectReader
+
+from ._background_io import crc32
+from ._index import Extents, IndexFacts, LongExtents, ShardIndex
+from ._index_build import MemberColumns, assemble
+from ._member_names import WEBDATASET_RULE, Grouper, KeyRule, split_name
+from ._metadata_columns import ColumnCollector, extractor_for
+from ._tar_header import BLOCK, REGULAR, padded, parse_header
+from ._tar_scan import Chunk, Feed, Gap, ReaderFeed, ScanOptions, scan
 
 __all__ = ["SCAN_INSTEAD", "Claim", "Tar", "Walked", "import_claim", "known_members", "walk"]
 

@@ -1,4 +1,4 @@
-"""The shard index: where every field of every sample lies, as columns.
+"""`ShardIndex`: its columns, loading, saving, and its checksum.
 
 One Arrow IPC file a shard, uncompressed, opened by memory map. Columns: ``key``, then per field its offset, size and
 crc, then the metadata columns. A column's part is in its Arrow field metadata (``role``), not only in its name,
@@ -8,9 +8,9 @@ is a crc32 of all that the index says.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -18,31 +18,35 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shoal.errors import ShardIndexError, StaleIndexError
-from shoal.shard._tar import WEBDATASET_RULE, KeyRule
+from shoal.errors import ChecksumError, ShardIndexError, StaleIndexError
 from shoal.store import ObjectInfo, local_path, scheme_of, store_for
 
-from ._arrow import as_arrow, as_numpy
-from ._check import CRC, check_content, check_texts, content_crc
-from ._parts import EXTENT_ROLES, IndexParts, parts_of
+from ._background_io import crc32
+from ._member_names import WEBDATASET_RULE, KeyRule
+from ._metadata_columns import as_arrow, as_numpy
 
 __all__ = [
     "Blocks",
+    "Edges",
     "Extents",
     "IndexFacts",
     "KnownIndex",
     "LongExtents",
     "ShardIndex",
+    "damaged",
     "decode_index",
+    "edges_from",
     "encode_index",
     "load_index",
+    "members_of",
+    "parts_of",
+    "rows_per_read",
     "save_index",
 ]
 
 UInt64 = npt.NDArray[np.uint64]
 UInt32 = npt.NDArray[np.uint32]
 Int64 = npt.NDArray[np.int64]
-
 VERSION = 1
 _FACTS = b"shoal.facts"
 _BLOCKS = b"shoal.blocks."
@@ -50,6 +54,17 @@ _MOST_READ = 8 << 20
 """Bytes that are looked through when an index is opened: half a millisecond."""
 _MOST_COPIED = 64 << 10
 """Bytes of a local index that is read, not mapped: that is quicker, and thousands of such still take little memory."""
+CRC = b"shoal.crc"
+"""Where the schema's metadata has the crc32 of all else."""
+_WIDTHS: dict[pa.DataType, type[np.signedinteger[Any]]] = {
+    pa.string(): np.int32,
+    pa.binary(): np.int32,
+    pa.large_string(): np.int64,
+    pa.large_binary(): np.int64,
+}
+EXTENT_ROLES = (b"offset", b"size", b"crc")
+_ROWS = 8192
+_MISSING = np.int64(-1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,3 +379,169 @@ def _mapped(url: str) -> pa.Buffer:
 def save_index(index: ShardIndex, url: str) -> None:
     """Store an index, replacing the one before in one step."""
     store_for(url).write_all(url, encode_index(index).to_pybytes())
+
+
+def content_crc(batch: pa.RecordBatch) -> bytes:
+    """The crc32 of what an index says: its names, types and metadata, and the bytes of every column.
+
+    Not of the file's bytes, since it stands in the file.
+    """
+    described = msgspec.Raw(parts_of(batch.schema).described)
+    rest = sorted(item for item in (batch.schema.metadata or {}).items() if item[0] != CRC)
+    crc = crc32(msgspec.msgpack.encode((described, rest)))
+    for column in batch.columns:
+        for buffer in column.buffers():
+            crc = crc if buffer is None else crc32(buffer, crc)
+    return f"{crc:08x}".encode()
+
+
+def check_content(batch: pa.RecordBatch) -> None:
+    """Raise ValueError when something changed after the index was written. One of an older shoal has no checksum."""
+    expected = batch.schema.metadata.get(CRC)
+    if expected is not None and expected != content_crc(batch):
+        raise ValueError("its checksum is another")
+
+
+def check_texts(batch: pa.RecordBatch) -> None:
+    """Raise ValueError where a text would lie outside its column: Arrow believes it, and ends the process.
+
+    It looks at where texts begin and not at their letters: of a million samples that takes half a millisecond.
+    """
+    for at in parts_of(batch.schema).unlike:
+        column = batch.column(at)
+        if (width := _WIDTHS.get(column.type)) is not None:
+            _check_starts(column, width)
+        else:
+            column.validate(full=True)  # none of ours is
+
+
+def _check_starts(column: pa.Array, width: type[np.signedinteger[Any]]) -> None:
+    _, starts, letters = column.buffers()
+    if not len(column):
+        return
+    found = np.frombuffer(starts or b"", width)[column.offset :][: len(column) + 1]
+    size = 0 if letters is None else letters.size
+    if len(found) <= len(column) or found[0] < 0 or found[-1] > size or not (found[1:] >= found[:-1]).all():
+        raise ValueError("a text lies outside its column")
+
+
+class IndexParts(NamedTuple):
+    """What the columns of an index are, by their positions."""
+
+    schema: pa.Schema
+    """Without what is said of the whole shard."""
+    extents: dict[bytes, dict[str, int]]
+    """By role, the column of each field."""
+    columns: dict[str, int]
+    """The metadata columns."""
+    unlike: tuple[int, ...]
+    """Columns whose values are not all of one size, as texts are."""
+    described: bytes
+    """Names, types and what is said of each, for a checksum."""
+
+
+_last: list[IndexParts] = []
+
+
+def parts_of(schema: pa.Schema) -> IndexParts:
+    """What the columns are. Raises KeyError where one has no name.
+
+    Shards of one dataset have the same ones, and to look at some dozens takes longer than all else that opens an index.
+    So those of the last index are remembered.
+    """
+    bare = schema.remove_metadata()
+    for known in _last:
+        if bare.equals(known.schema, check_metadata=True):
+            return known
+    _last[:] = [found := _looked_through(bare)]
+    return found
+
+
+def _looked_through(schema: pa.Schema) -> IndexParts:
+    # Each look at a field's metadata makes a new dict of it, so it is looked at once.
+    parts = [(part.name, part.type, part.metadata or {}) for part in schema]
+    extents: dict[bytes, dict[str, int]] = {role: {} for role in EXTENT_ROLES}
+    for at, (_, _, said) in enumerate(parts):
+        if (role := said.get(b"role", b"")) in extents:
+            extents[role][said[b"field"].decode()] = at
+    columns = {name: at for at, (name, _, said) in enumerate(parts) if said.get(b"role") == b"column"}
+    unlike = tuple(at for at, (_, kind, _) in enumerate(parts) if not pa.types.is_primitive(kind))
+    described = msgspec.msgpack.encode([(name, str(kind), sorted(said.items())) for name, kind, said in parts])
+    return IndexParts(schema, extents, columns, unlike, described)
+
+
+# A block has a hundred rows or so of several fields: column by column, what NumPy takes to begin is more than what it
+# takes to do it.
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """For rows from ``first`` on, two lines for each field: where its member starts, and where it stops.
+
+    A member that does not exist starts at a negative place.
+    """
+
+    first: int
+    lines: Int64
+
+    def hold(self, start: int, stop: int) -> bool:
+        """Whether rows ``[start, stop)`` are among them."""
+        return self.first <= start and stop <= self.first + self.lines.shape[1]
+
+    def counted_from(self, base: int, start: int, stop: int) -> list[list[int]]:
+        """The lines of rows ``[start, stop)``, as places counted from ``base``."""
+        places: list[list[int]] = (self.lines[:, start - self.first : stop - self.first] - base).tolist()
+        return places
+
+    def span(self, start: int, stop: int) -> tuple[int, int, int]:
+        """Where the first member of rows ``[start, stop)`` starts, where the last one stops, and what all take."""
+        lines = self.lines[:, start - self.first : stop - self.first]
+        starts, stops = lines[::2], lines[1::2]
+        base, end = int(starts.min()), int(stops.max())
+        if base < 0:  # some are missing, or all are
+            base = int(starts[starts >= 0].min(initial=end))
+        return base, end, int((stops - starts).sum())
+
+
+def edges_from(index: ShardIndex, start: int, stop: int) -> Edges:
+    """Of rows ``[start, stop)`` and some more that follow."""
+    rows = slice(start, max(stop, min(start + _ROWS, len(index))))
+    lines = np.empty((2 * len(index.fields), rows.stop - start), np.int64)
+    for number, part in enumerate(index.fields.values()):
+        offset = part.offset[rows].view(np.int64)
+        lines[2 * number] = np.where(offset > 0, offset, _MISSING)
+        np.add(offset, part.size[rows].view(np.int64), out=lines[2 * number + 1])
+    return Edges(start, lines)
+
+
+def members_of(fields: Mapping[str, Extents], row: int) -> list[tuple[str, int, int, int | None]]:
+    """The members of one row: field, offset, size and crc."""
+    if isinstance(fields, LongExtents):
+        at = fields.span(row, row + 1)
+        crcs = [None] * (at.stop - at.start) if fields.crc is None else fields.crc[at].tolist()
+        names = [fields.names[code] for code in fields.codes[at].tolist()]
+        return list(zip(names, fields.offset[at].tolist(), fields.size[at].tolist(), crcs, strict=True))
+    return [
+        (name, offset, part.size.item(row), None if part.crc is None else part.crc.item(row))
+        for name, part in fields.items()
+        if (offset := part.offset.item(row))
+    ]
+
+
+def rows_per_read(index: ShardIndex, fields: Sequence[str] | None) -> int:
+    """About a mebibyte of wanted bytes, and never so many rows that the first one waits long."""
+    names = [name for name in index.fields if fields is None or name in fields][:256]
+    wanted = sum(int(index.fields[name].size.sum()) for name in names)
+    return int(min(4096, max(1, (1 << 20) * len(index) // max(wanted, 1)))) if len(index) else 1
+
+
+def damaged(url: str, key: str, field: str, offset: int, expected: int, found: int) -> ChecksumError:
+    """The error for a member whose checksum is wrong."""
+    return ChecksumError(
+        "a member's bytes changed after they were written",
+        expected=f"crc32 {expected:08x}",
+        found=f"{found:08x}",
+        shard=url,
+        key=key,
+        field=field,
+        offset=offset,
+        hint="restore the shard, or read on with on_error='skip'",
+    )

@@ -1,42 +1,44 @@
-"""Build the index of a tar that has none, in one pass over its bytes."""
+"""Build an index from a scan, or from what a writer wrote."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from shoal.errors import ShoalError, TruncatedError
-from shoal.shard._tar import (
-    WEBDATASET_RULE,
-    Chunk,
-    Feed,
-    Gap,
-    Grouped,
-    Grouper,
-    KeyRule,
-    ScanOptions,
-    crc32,
-    keep_freed_memory,
-    scan,
-)
+from shoal.errors import DuplicateFieldError, ShoalError, TruncatedError
 
-from ._assemble import MemberColumns, assemble, joined
-from ._columns import LARGEST_SOURCE, ColumnCollector, extractor_for, largest_source
-from ._index import Blocks, IndexFacts, ShardIndex
-from ._payload_columns import Buffer
+from ._background_io import crc32, keep_freed_memory
+from ._index import Blocks, Extents, IndexFacts, LongExtents, ShardIndex
+from ._member_names import WEBDATASET_RULE, Grouped, Grouper, KeyRule
+from ._metadata_columns import LARGEST_SOURCE, Buffer, ColumnCollector, extractor_for, largest_source, text_array
+from ._tar_scan import Chunk, Feed, Gap, ScanOptions, scan
 
-__all__ = ["BLOCK_BYTES", "BlockCutter", "build_index"]
+__all__ = [
+    "BLOCK_BYTES",
+    "MOST_WIDE_FIELDS",
+    "BlockCutter",
+    "MemberColumns",
+    "MemberLog",
+    "assemble",
+    "build_index",
+    "refuse_duplicates",
+]
 
+Int64 = npt.NDArray[np.int64]
 BLOCK_BYTES = 2 << 20
 """Large enough that a read costs little beside its bytes, small enough to stay near the processor: 1 MiB and 4 MiB took
 longer to read."""
-
 _CHUNK_BYTES = 4 << 20  # what is done once a chunk then costs a member little
 _LARGE = 64 << 20
 _SMALL = 512
-Int64 = npt.NDArray[np.int64]
+MOST_WIDE_FIELDS = 256
+"""Beyond this many distinct fields a column each would be mostly zeros: the long layout takes over."""
 
 
 def build_index(feed: Feed, facts: IndexFacts, url: str) -> ShardIndex:
@@ -189,3 +191,143 @@ def _contents(chunk: Chunk) -> list[Buffer]:
     starts, data, view = chunk.offsets - chunk.base, chunk.data, memoryview(chunk.data)
     edges = zip(starts.tolist(), (starts + chunk.sizes).tolist(), strict=True)
     return [data[start:stop] if stop - start < _SMALL else view[start:stop] for start, stop in edges]
+
+
+@dataclass(frozen=True, slots=True)
+class MemberColumns:
+    """Every member that belongs to a sample, in the archive's order."""
+
+    rows: Int64
+    fields: Int64
+    offsets: Int64
+    sizes: Int64
+    crcs: npt.NDArray[np.uint32]
+
+
+def joined(parts: Sequence[MemberColumns]) -> MemberColumns:
+    """Runs of members as one."""
+
+    def join(name: str) -> npt.NDArray[Any]:
+        return np.concatenate([getattr(part, name) for part in parts]) if parts else np.empty(0, np.int64)
+
+    return MemberColumns(join("rows"), join("fields"), join("offsets"), join("sizes"), join("crcs"))
+
+
+def assemble(
+    facts: IndexFacts,
+    keys: list[str],
+    names: list[str],
+    members: MemberColumns,
+    columns: ColumnCollector,
+    blocks: Blocks | None,
+    url: str | None = None,
+) -> ShardIndex:
+    """Build the index. ``names`` are the fields by code. Raises DuplicateFieldError when a sample has one twice."""
+    refuse_duplicates(keys, names, members, url)
+    fields = _wide(len(keys), names, members) if len(names) <= MOST_WIDE_FIELDS else _long(len(keys), names, members)
+    return ShardIndex(facts, text_array(keys), fields, columns.finish(len(keys)), blocks)
+
+
+def refuse_duplicates(keys: list[str], names: list[str], members: MemberColumns, url: str | None) -> None:
+    """Raise DuplicateFieldError when a sample has one field twice."""
+    slots = members.rows * len(names) + members.fields
+    if not (np.diff(slots) <= 0).any():  # the usual case: fields in one order, samples one after the other
+        return
+    if not (np.diff(np.sort(slots)) == 0).any():
+        return
+    order = np.argsort(slots, kind="stable")
+    second = int(order[1:][np.diff(slots[order]) == 0].min())
+    raise DuplicateFieldError(
+        "a sample has the same field twice",
+        shard=url,
+        key=keys[members.rows[second]],
+        field=names[members.fields[second]],
+        offset=int(members.offsets[second]) - 512,
+        hint="fields are compared in lower case; KeyRule(case='keep') tells them apart",
+    )
+
+
+def _wide(rows: int, names: list[str], members: MemberColumns) -> Mapping[str, Extents]:
+    found: dict[str, Extents] = {}
+    for code, name in enumerate(names):
+        at = np.flatnonzero(members.fields == code)
+        found[name] = Extents(
+            _spread(rows, members.rows[at], members.offsets[at], np.uint64),
+            _spread(rows, members.rows[at], members.sizes[at], np.uint64),
+            _spread(rows, members.rows[at], members.crcs[at], np.uint32),
+        )
+    return found
+
+
+def _spread(length: int, rows: Int64, values: npt.NDArray[Any], kind: type) -> npt.NDArray[Any]:
+    column: npt.NDArray[Any] = np.zeros(length, kind)
+    column[rows] = values
+    return column
+
+
+def _long(rows: int, names: list[str], members: MemberColumns) -> LongExtents:
+    order = np.argsort(members.rows, kind="stable")
+    return LongExtents(
+        rows,
+        names,
+        members.rows[order],
+        members.fields[order],
+        members.offsets[order].astype(np.uint64),
+        members.sizes[order].astype(np.uint64),
+        members.crcs[order],
+    )
+
+
+class MemberLog:
+    """Columns of members, noted block by block: for many at once it takes a fraction of the time."""
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+        self.fields: dict[str, int] = {}
+        self._parts: list[MemberColumns] = []
+        self._collector = ColumnCollector()
+
+    def add(
+        self,
+        keys: Sequence[str],
+        fields: Sequence[Sequence[str]],
+        contents: Sequence[bytes],
+        offsets: Int64,
+        sizes: Int64,
+    ) -> None:
+        """Note samples: the fields of each, and all their members one after the other."""
+        codes = self._codes(fields)
+        rows = np.repeat(np.arange(len(self.keys), len(self.keys) + len(keys)), list(map(len, fields)))
+        crcs = np.fromiter(map(crc32, contents), np.uint32, len(contents))
+        self.keys += keys
+        self._parts.append(MemberColumns(rows, codes, offsets, sizes, crcs))
+        self._collect(rows, codes, contents, sizes)
+
+    def _codes(self, fields: Sequence[Sequence[str]]) -> Int64:
+        codes = self.fields
+        sets = {names: [codes.setdefault(name, len(codes)) for name in names] for names in dict.fromkeys(fields)}
+        return np.array(list(chain.from_iterable(map(sets.__getitem__, fields))), np.int64)
+
+    def _collect(self, rows: Int64, codes: Int64, contents: Sequence[bytes], sizes: Int64) -> None:
+        for name, code in self.fields.items():
+            extract = extractor_for(name)
+            if extract is None or not len(at := np.flatnonzero(codes == code)):
+                continue
+            if sizes[at].max() > largest_source(name):
+                self._collector.drop(name, f"a member over {largest_source(name)} bytes")
+            else:
+                members = [contents[place] for place in at.tolist()]
+                self._collector.add_bytes(rows[at].tolist(), name, members, extract)
+
+    def field_totals(self) -> dict[str, tuple[int, int]]:
+        """For each field, how many samples have it and its bytes in all."""
+        members = joined(self._parts)
+        counts = np.bincount(members.fields, minlength=len(self.fields)).tolist()
+        sizes = np.zeros(len(self.fields), np.int64)
+        np.add.at(sizes, members.fields, members.sizes)
+        return dict(zip(self.fields, zip(counts, sizes.tolist(), strict=True), strict=True))
+
+    def finish(self, facts: IndexFacts, blocks: Blocks) -> ShardIndex:
+        """The index of all members noted."""
+        facts = replace(facts, dropped=self._collector.dropped)
+        return assemble(facts, self.keys, list(self.fields), joined(self._parts), self._collector, blocks)

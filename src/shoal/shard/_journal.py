@@ -1,4 +1,4 @@
-"""What makes a write survive kill -9: a journal of finished shards, and a commit record for what replaces a dataset.
+"""The journal of a write, and recovery from an interrupted one.
 
 A fresh write puts each shard under its final name as it closes and adds a line to the journal; the manifest comes
 last. A rerun with ``resume=True`` reads the journal and goes on after the last finished shard.
@@ -12,26 +12,30 @@ one, never a mix.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import msgspec
 
 from shoal.errors import ManifestError, ObjectNotFoundError, WriteError
-from shoal.store import base_name, join_url, store_for
+from shoal.store import base_name, join_url, numbered_name, store_for
 
-from ._manifest import Manifest, ShardRecord, check_inside, encode_manifest, load_manifest, manifest_url
-from ._open import SIDECAR_FOLDER, index_url
-from ._turn import turn
+from ._manifest import Manifest, ShardRecord, check_inside, encode_manifest, load_manifest, manifest_url, turn
+from ._open_shards import SIDECAR_FOLDER, index_url
 
 __all__ = [
     "Journal",
     "UnfinishedWrite",
     "commit_staged",
+    "edge_keys",
     "is_unfinished",
     "recover",
+    "remove_shards",
+    "shards_there",
     "staging_url",
+    "still_there",
     "unfinished_writes",
 ]
 
@@ -252,3 +256,41 @@ def _move_if_there(staged: str, final: str) -> None:
         store_for(staged).move(staged, final)
     except ObjectNotFoundError:
         return  # moved before the interruption
+
+
+def shards_there(folder: str, pattern: str, start: int = 0) -> Iterator[str]:
+    """The shards in ``folder`` that ``pattern`` names, from number ``start`` on, up to the first that is missing."""
+    numbers = itertools.count(start) if numbered_name(pattern, 0) != pattern else range(start, 1)
+    paths = (numbered_name(pattern, number) for number in numbers)
+    return itertools.takewhile(lambda path: _size(join_url(folder, path)) is not None, paths)
+
+
+def still_there(finished: Sequence[ShardRecord], folders: Sequence[str]) -> list[ShardRecord]:
+    """The finished shards up to the first that somebody removed or changed meanwhile."""
+
+    def is_there(record: ShardRecord) -> bool:
+        return any(_size(join_url(folder, record.path)) == record.bytes for folder in folders)
+
+    return list(itertools.takewhile(is_there, finished))
+
+
+def remove_shards(folder: str, paths: Sequence[str]) -> None:
+    """Remove shards and their indexes; the tar last, so that an interruption leaves nothing nobody would find."""
+    for path in paths:
+        store_for(folder).delete(index_url(folder, path))
+        store_for(folder).delete(join_url(folder, path))
+
+
+def edge_keys(records: Sequence[ShardRecord]) -> Iterator[tuple[str | None, str]]:
+    """For each sample of ``records`` its key, where it is known (the first and last of a shard), and its shard."""
+    for record in records:
+        for position in range(record.samples):
+            last = position == record.samples - 1
+            yield record.first_key if position == 0 else record.last_key if last else None, record.path
+
+
+def _size(url: str) -> int | None:
+    try:
+        return store_for(url).info(url).size
+    except ObjectNotFoundError:
+        return None

@@ -1,40 +1,51 @@
-"""The manifest: a dataset's root document, small enough to be all that is read to open it."""
+"""The manifest of a dataset, the lock on it, and its records of shards."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
+import numpy as np
 
-from shoal.errors import FieldError, ManifestError, ObjectNotFoundError, SchemaError
+from shoal.errors import FieldError, ManifestError, ObjectNotFoundError, SchemaError, StoreTimeoutError
 from shoal.schema import reading_problems, schema_from_json
-from shoal.shard._tar import WEBDATASET_RULE, KeyRule
-from shoal.store import UpdatingStore, join_url, store_for
+from shoal.store import UpdatingStore, join_url, local_path, scheme_of, store_for
 
-from ._open import SIDECAR_FOLDER
-from ._turn import turn
+from ._index import LongExtents, ShardIndex
+from ._member_names import WEBDATASET_RULE, KeyRule
+from ._open_shards import SIDECAR_FOLDER
 
 __all__ = [
     "Manifest",
+    "Member",
     "ShardRecord",
     "check_inside",
     "decode_manifest",
     "encode_manifest",
+    "field_totals",
     "find_split",
     "joined_schema",
     "load_manifest",
     "manifest_url",
+    "members_of",
     "merge_shards",
+    "record_of",
     "save_manifest",
     "split_alias",
     "split_of",
+    "turn",
     "update_manifest",
 ]
 
 VERSION = 1
+_LONGEST_WAIT = 60.0
+_LONGEST_PAUSE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,3 +311,104 @@ def manifest_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
     except (TypeError, ValueError, msgspec.EncodeError) as error:
         raise ManifestError("metadata must be JSON", found=str(error)) from error
     return encoded
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One field of one sample, and where its bytes lie in the (unpacked) tar."""
+
+    field: str
+    offset: int
+    size: int
+
+
+def members_of(index: ShardIndex, row: int) -> list[Member]:
+    """The members of one sample, in the archive's order."""
+    fields = index.fields
+    if isinstance(fields, LongExtents):
+        span = fields.span(row, row + 1)
+        columns = (fields.codes[span].tolist(), fields.offset[span].tolist(), fields.size[span].tolist())
+        found = [Member(fields.names[code], offset, size) for code, offset, size in zip(*columns, strict=True)]
+    else:
+        parts = ((name, int(part.offset[row]), int(part.size[row])) for name, part in fields.items())
+        found = [Member(name, offset, size) for name, offset, size in parts if offset]
+    return sorted(found, key=lambda member: member.offset)
+
+
+def field_totals(index: ShardIndex) -> dict[str, tuple[int, int]]:
+    """For each field, how many samples have it and its bytes in all."""
+    fields = index.fields
+    if isinstance(fields, LongExtents):
+        counts = np.bincount(fields.codes, minlength=len(fields.names)).tolist()
+        sizes = np.zeros(len(fields.names), np.int64)
+        np.add.at(sizes, fields.codes, fields.size.astype(np.int64))
+        return dict(zip(fields.names, zip(counts, sizes.tolist(), strict=True), strict=True))
+    return {name: (int((part.offset > 0).sum()), int(part.size.sum())) for name, part in fields.items()}
+
+
+def record_of(path: str, index: ShardIndex) -> ShardRecord:
+    """The record of the shard ``path``, relative to the dataset's root."""
+    first, last = (index.keys[at].as_py() for at in (0, -1)) if len(index) else (None, None)
+    facts = index.facts
+    return ShardRecord(path, len(index), facts.size, first, last, facts.compression, None, field_totals(index))
+
+
+# A manifest is read, changed and written again: two writers that end at the same time in one folder would each write
+# one without the other's shards. On a local disk they take turns, by a lock that the system holds on the folder of
+# sidecars and gives back when a process dies, however it does; nobody waits for longer than a minute, and no file is
+# left. An object store has no such lock: there the manifest is replaced on condition that it is still the one that was
+# read (see `update_manifest`).
+@contextlib.contextmanager
+def turn(root: str) -> Iterator[None]:
+    """Wait until no other process or thread changes the dataset at ``root``, and keep them waiting meanwhile.
+
+    It cannot be taken twice by one thread. Where there are no such locks (an object store, some network disks) it does
+    nothing. Raises StoreTimeoutError when it is not our turn within a minute: who holds it was stopped in the middle.
+    """
+    folder = local_path(join_url(root, SIDECAR_FOLDER)) if scheme_of(root) == "file" else None
+    descriptor = None if folder is None else _opened(folder)
+    if folder is None or descriptor is None:
+        yield
+        return
+    try:
+        _lock(descriptor, folder)
+        yield
+    finally:
+        os.close(descriptor)  # and with it the lock
+
+
+def _opened(folder: str) -> int | None:
+    """None where it cannot be: nothing can be changed there either, and the store says so in its own words."""
+    try:
+        os.makedirs(folder, exist_ok=True)
+        return os.open(folder, os.O_RDONLY)
+    except OSError:
+        return None
+
+
+def _lock(descriptor: int, folder: str) -> None:
+    try:
+        import fcntl
+    except ImportError:  # not on Windows
+        return
+    deadline, pause = time.monotonic() + _LONGEST_WAIT, 0.001
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise _too_long(folder) from None
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+        except OSError:  # the file system has none
+            return
+        else:
+            return
+
+
+def _too_long(folder: str) -> StoreTimeoutError:
+    return StoreTimeoutError(
+        "another process is changing the dataset, and does not come to an end",
+        found=folder,
+        hint="see what became of it; when it has ended, run this again",
+    )

@@ -1,4 +1,4 @@
-"""Which members make a sample: member names -> (key, field), and rows."""
+"""Member names as keys and fields, and which names are safe."""
 
 from __future__ import annotations
 
@@ -12,13 +12,32 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from shoal.errors import DuplicateFieldError, OptionError, TarError
+from shoal.errors import DuplicateFieldError, OptionError, TarError, UnsafeNameError
 
-from ._name_table import Names, NameTable, SplitNames, split_names
-
-__all__ = ["META_MEMBER", "OF_THE_SHARD", "WEBDATASET_RULE", "Grouped", "Grouper", "KeyRule", "key_hint", "split_name"]
+__all__ = [
+    "META_MEMBER",
+    "OF_THE_SHARD",
+    "WEBDATASET_RULE",
+    "Grouped",
+    "Grouper",
+    "KeyRule",
+    "as_texts",
+    "check_field",
+    "check_key",
+    "key_hint",
+    "name_table",
+    "split_name",
+    "split_names",
+]
 
 Int64 = npt.NDArray[np.int64]
+UInt8 = npt.NDArray[np.uint8]
+Bools = npt.NDArray[np.bool_]
+Words = npt.NDArray[np.uint64]
+
+
+# ------------------------------------------------------------------------------------------ which members make a sample
+
 
 # WebDataset's own rule: the key keeps its folders, the field is all that follows the first dot of the base name.
 _FIRST_DOT = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)")
@@ -230,3 +249,185 @@ def key_hint(key: str, some: list[str]) -> str | None:
     if near:
         return f"did you mean {' or '.join(map(repr, near))}?"
     return f"keys look like {some[0]!r}" if some else None
+
+
+# -------------------------------------------------------------------- the names of many members as one table of letters
+
+
+_DOT, _SLASH, _UNDERSCORE, _FIRST_CAPITAL = b"./_A"
+_WORD = 8
+_MOST_FIELDS = 32  # in one table; each is looked for in all of it
+
+
+@dataclass(frozen=True, slots=True)
+class NameTable:
+    """ASCII names, a row each, filled up with NULs at their ends."""
+
+    letters: UInt8
+
+    def __len__(self) -> int:
+        return len(self.letters)
+
+    def texts(self) -> list[str]:
+        """The names one by one."""
+        return _texts(self.letters)
+
+
+Names = list[str] | NameTable
+
+
+def as_texts(parts: Sequence[Names]) -> list[str]:
+    """Runs of names as one list."""
+    return [name for part in parts for name in (part.texts() if isinstance(part, NameTable) else part)]
+
+
+def name_table(fields: UInt8) -> NameTable | None:
+    """The table of a column of name fields; None where a name is not ASCII, or has letters behind a NUL."""
+    used = np.flatnonzero(fields.any(axis=0))  # NumPy looks at every NUL behind a name
+    letters = np.ascontiguousarray(fields[:, : int(used[-1]) + 1 if len(used) else 1])
+    if letters.max(initial=0) > 127 or ((letters[:, :-1] == 0) & (letters[:, 1:] != 0)).any():
+        return None
+    return NameTable(letters)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitNames:
+    """Names split as WebDataset splits them. All of them belong to samples."""
+
+    is_new: Bools
+    """Whether a member's key differs from that of the member before it; it does for the first."""
+    keys: list[str]
+    """The key of each member that is new."""
+    fields: list[str]
+    """Every field there is, as they come up."""
+    codes: npt.NDArray[np.int64]
+    """Each member's place in ``fields``."""
+
+
+def split_names(table: NameTable) -> SplitNames | None:
+    """Split names whose first dots stand below each other, as those of numbers with leading zeros do.
+
+    None where they do not, or where a name has what needs a closer look: folders, capitals in a field, ``__``.
+    """
+    dot = _dot_of(table.letters)
+    if dot is None:
+        return None
+    before, behind = table.letters[:, :dot], table.letters[:, dot + 1 :]
+    coded = _coded(behind)
+    if coded is None:
+        return None
+    codes, firsts = coded
+    is_new = _differ_from_last(before)
+    return SplitNames(is_new, _texts(before[is_new]), _texts(behind[firsts]), codes)
+
+
+def _dot_of(letters: UInt8) -> int | None:
+    """Where the first dot of every name stands, if splitting the names there is all of the rule."""
+    dot = letters[0].tobytes().find(b".") if len(letters) else -1
+    if not 0 < dot < letters.shape[1] - 1 or (letters[:, dot] != _DOT).any() or (letters[:, 0] == _UNDERSCORE).any():
+        return None
+    before, behind = letters[:, :dot], letters[:, dot + 1 :]
+    # Letters are without sign: what is below the first wraps, so that one comparison checks both ends.
+    dots_or_slashes = before - np.uint8(_DOT) <= _SLASH - _DOT
+    capitals = behind - np.uint8(_FIRST_CAPITAL) < 26
+    return None if dots_or_slashes.any() or capitals.any() or (behind == _SLASH).any() else dot
+
+
+def _differ_from_last(letters: UInt8) -> Bools:
+    words = _words(letters)
+    differ = np.ones(len(words), bool)
+    np.not_equal(words[1:, 0], words[:-1, 0], out=differ[1:])
+    for at in range(1, words.shape[1]):
+        differ[1:] |= words[1:, at] != words[:-1, at]
+    return differ
+
+
+def _coded(letters: UInt8) -> tuple[npt.NDArray[np.int64], list[int]] | None:
+    """A number for each row, the same for the same letters, and the first row of each number; None for too many."""
+    words = _words(letters)
+    codes = np.full(len(words), -1, np.int64)
+    firsts: list[int] = []
+    left = codes < 0
+    while (first := int(left.argmax())) or left[0]:
+        if len(firsts) == _MOST_FIELDS:
+            return None
+        same = words[:, 0] == words[first, 0]
+        for at in range(1, words.shape[1]):
+            same &= words[:, at] == words[first, at]
+        codes[same] = len(firsts)
+        firsts.append(first)
+        left &= ~same
+    return codes, firsts
+
+
+def _words(letters: UInt8) -> Words:
+    """Eight letters a number, so that one comparison looks at eight."""
+    rows, width = letters.shape
+    filled = np.zeros((rows, (width + _WORD - 1) // _WORD * _WORD), np.uint8)
+    filled[:, :width] = letters
+    return filled.view(np.uint64)
+
+
+def _texts(letters: UInt8) -> list[str]:
+    names: list[bytes] = np.ascontiguousarray(letters).view(f"S{letters.shape[1]}").ravel().tolist()
+    return b"\0".join(names).decode("ascii").split("\0") if names else []
+
+
+# ------------------------------------------------------------------------------- keys and fields that are safe to write
+
+
+_PLAIN_KEY = re.compile(r"[A-Za-z0-9-][A-Za-z0-9_-]*")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+def check_key(key: str) -> None:
+    """Raise UnsafeNameError, with the reason, unless every reader would find the sample under this key."""
+    if _PLAIN_KEY.fullmatch(key):
+        return
+    reason = _key_problem(key)
+    if reason:
+        raise UnsafeNameError(f"a key {reason}", found=repr(key), hint="choose another key, such as a number")
+
+
+def _key_problem(key: str) -> str | None:
+    base = key.rpartition("/")[2]
+    if not base:
+        return "must not be empty or end in a slash"
+    if "." in base:
+        return "must have no dot in its last part: the first dot starts the field's name"
+    if _CONTROL.search(key) or not _is_utf8(key):
+        return "must be plain text without control characters"
+    if key.startswith("/") or ".." in key.split("/"):
+        return "must not be absolute or climb out of its folder"
+    if "" in key.split("/"):
+        return "must have no empty part: two slashes are one where it is unpacked"
+    if base.startswith("__"):
+        return "must not start with two underscores: readers take such members for metadata"
+    return None if split_name(f"{key}.x") == (key, "x") else "would be read back as another one"
+
+
+def check_field(key: str, field: object) -> None:
+    """Raise UnsafeNameError, with the reason, unless every reader would give the field back under this name."""
+    reason = _field_problem(field)
+    if reason:
+        raise UnsafeNameError(f"a field {reason}", found=repr(field), key=key)
+
+
+def _field_problem(field: object) -> str | None:
+    if not isinstance(field, str):
+        return "must be text"
+    if not field or field.startswith(".") or field.endswith("."):
+        return "must not be empty, nor start or end with a dot"
+    if "/" in field or _CONTROL.search(field) or not _is_utf8(field):
+        return "must be plain text without slashes or control characters"
+    if field != field.lower():
+        return "must be lower case: readers lower it, and would not give this name back"
+    return None
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -16,11 +16,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shoal.errors import PositionError
-from shoal.shard._index import LongExtents, as_arrow
-from shoal.shard._one import RawField, Shard, damaged
-from shoal.shard._tar import crc32
 
+from ._background_io import crc32
+from ._index import LongExtents, damaged
+from ._metadata_columns import as_arrow
 from ._open_shards import most_open
+from ._shard import RawField, Shard
 from ._source import ShardSource
 
 __all__ = ["Resident"]

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from shoal.shard._index import Blocks, LongExtents
-from shoal.shard._one import Shard, plan_reads, whole_spans
-
-from ._few import is_few
-from ._resident import BLOCKS_AT_ONCE
+from ._index import Blocks, LongExtents
+from ._memory_cache import BLOCKS_AT_ONCE
+from ._random_access import is_few
+from ._read_plan import plan_reads, whole_spans
+from ._shard import Shard
 from ._source import ShardSource
 
 __all__ = ["Reads", "foresee", "foresee_held"]

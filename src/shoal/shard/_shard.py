@@ -1,43 +1,60 @@
-"""One open shard: an index and the bytes it speaks of."""
+"""One open shard."""
 
 from __future__ import annotations
 
 import copy
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from shoal.codec import Buffer
 from shoal.errors import ChecksumError, FieldError, ShoalError
-from shoal.shard._index import (
+from shoal.store import HeldReader, ObjectReader
+
+from ._background_io import crc32, keep_freed_memory
+from ._byte_reader import Cuts, TarBytes, read_cut
+from ._index import (
     Blocks,
     Edges,
     Extents,
     KnownIndex,
     LongExtents,
     ShardIndex,
-    as_arrow,
+    damaged,
     edges_from,
-    text_edges,
+    members_of,
+    rows_per_read,
 )
-from shoal.shard._tar import crc32, keep_freed_memory
-from shoal.store import HeldReader, ObjectReader
+from ._metadata_columns import as_arrow, text_array, text_edges
+from ._read_plan import LOCAL_GAP_BYTES, Run, is_run, plan_reads, whole_spans
 
-from ._bytes import TarBytes
-from ._check import check_block, check_raw, check_samples
-from ._cut import Cuts, read_cut
-from ._members import damaged, members_of, rows_per_read
-from ._plan import GAP_BYTES, Run, is_run, plan_reads, whole_spans
-from ._raw import RawField
-from ._rows import Decoders, Sample, block_rows, decode_rows, scattered_rows, whole_rows
-
-__all__ = ["Shard"]
+__all__ = [
+    "Decoders",
+    "RawField",
+    "Sample",
+    "Shard",
+    "block_rows",
+    "decode_rows",
+    "edged_rows",
+    "join_raw",
+    "whole_rows",
+]
 
 Int64 = npt.NDArray[np.int64]
+Sample = dict[str, Any]
+Decoders = Mapping[str, Callable[[bytes], Any]]
+
+
+# ------------------------------------------------------------------------------------------------------- one open shard
+
+
 _NO_DECODERS: Decoders = {}
 _OWN_FACTS = 2  # key and URL, which come before the fields
 _FEW = 8
@@ -171,7 +188,7 @@ class Shard:
         first, count = int(rows[0]), len(rows)
         edges = self._edges_of(first, first + count)
         start, stop, wanted = edges.span(first, first + count)
-        if not 0 < stop - start <= wanted + GAP_BYTES * len(fields) * count:  # much else lies between them
+        if not 0 < stop - start <= wanted + LOCAL_GAP_BYTES * len(fields) * count:  # much else lies between them
             return None
         step = max(1, _AT_ONCE * count // (stop - start))
         spans = [(at, min(at + step, first + count)) for at in range(first, first + count, step)]
@@ -410,3 +427,252 @@ class Shard:
     @functools.cached_property
     def _key_texts(self) -> tuple[npt.NDArray[np.signedinteger[Any]], memoryview]:
         return text_edges(self.index.keys)
+
+
+# ---------------------------------------------------------------------------------- turn extents and bytes into samples
+
+
+# A sample is a dict: ``__key__``, ``__url__``, then its fields. The functions that build them are made once per set of
+# fields, as dataclasses makes ``__init__``: one list comprehension without an inner loop, several times faster than a
+# loop over the fields of each sample.
+def block_rows(
+    data: bytes,
+    url: str,
+    keys: list[str],
+    fields: Sequence[str],
+    edges: list[list[int]],
+    decoders: Decoders,
+    sparse: tuple[bool, ...],
+) -> list[Sample]:
+    """Samples whose members all lie in ``data``: ``edges`` has two lists for each field, where members start and stop.
+
+    A negative start is a missing field; ``sparse`` says of which fields there may be such.
+    """
+    decoded = tuple([field in decoders for field in fields])
+    build = _block_builder(tuple(fields), sparse, decoded)
+    return build(data, url, keys, edges, [decoders[field] for field in itertools.compress(fields, decoded)])
+
+
+def whole_rows(
+    buffers: list[bytes], url: str, keys: list[str], fields: Sequence[str], starts: list[Int64], sizes: list[Int64]
+) -> list[Sample]:
+    """Samples with a buffer each, in which their members lie at ``starts``; a negative start is a missing field."""
+    sparse = tuple(bool((start < 0).any()) for start in starts)
+    edges = [column.tolist() for start, size in zip(starts, sizes, strict=True) for column in (start, start + size)]
+    return edged_rows(buffers, url, keys, fields, edges, sparse)
+
+
+def edged_rows(
+    buffers: list[bytes],
+    url: str,
+    keys: list[str],
+    fields: Sequence[str],
+    edges: list[list[int]],
+    sparse: tuple[bool, ...],
+) -> list[Sample]:
+    """Samples with a buffer each: ``edges`` has two lists for each field, where members start and stop in the buffers.
+
+    A negative start is a missing field; ``sparse`` says of which fields there may be such.
+    """
+    return _whole_builder(tuple(fields), sparse)(keys, [buffers, *edges], url)
+
+
+def scattered_rows(
+    buffers: list[bytes],
+    url: str,
+    keys: list[str],
+    fields: Sequence[str],
+    places: list[Int64],
+    starts: list[Int64],
+    sizes: list[Int64],
+) -> list[Sample]:
+    """Samples whose members lie each in ``buffers[place]``; a negative start is a missing field."""
+    sparse = tuple(bool((start < 0).any()) for start in starts)
+    build = _scattered_builder(tuple(fields), sparse)
+    columns = [
+        column.tolist()
+        for place, start, size in zip(places, starts, sizes, strict=True)
+        for column in (place, start, start + size)
+    ]
+    return build(buffers, url, keys, columns)
+
+
+def decode_rows(rows: list[Sample], decoders: Decoders) -> None:
+    """Decode fields in place."""
+    for field, decode in decoders.items():
+        for row in rows:
+            if field in row:
+                row[field] = decode(row[field])
+
+
+@functools.lru_cache(maxsize=256)
+def _block_builder(
+    fields: tuple[str, ...], sparse: tuple[bool, ...], decoded: tuple[bool, ...]
+) -> Callable[..., list[Sample]]:
+    numbers = iter(range(len(fields)))
+    values = [f"d[{next(numbers)}](buf[a{i}:b{i}])" if decoded[i] else f"buf[a{i}:b{i}]" for i in range(len(fields))]
+    columns = [f"a{i}, b{i}" for i in range(len(fields))]
+    return _compiled("buf, url, keys, columns, d", fields, sparse, columns, values)
+
+
+@functools.lru_cache(maxsize=256)
+def _whole_builder(fields: tuple[str, ...], sparse: tuple[bool, ...]) -> Callable[..., list[Sample]]:
+    values = [f"buf[a{i}:b{i}]" for i in range(len(fields))]
+    columns = ["buf", *(f"a{i}, b{i}" for i in range(len(fields)))]
+    return _compiled("keys, columns, url", fields, sparse, columns, values)
+
+
+@functools.lru_cache(maxsize=256)
+def _scattered_builder(fields: tuple[str, ...], sparse: tuple[bool, ...]) -> Callable[..., list[Sample]]:
+    values = [f"bufs[p{i}][a{i}:b{i}]" for i in range(len(fields))]
+    columns = [f"p{i}, a{i}, b{i}" for i in range(len(fields))]
+    return _compiled("bufs, url, keys, columns", fields, sparse, columns, values)
+
+
+def _compiled(
+    arguments: str, fields: tuple[str, ...], sparse: tuple[bool, ...], columns: list[str], values: list[str]
+) -> Callable[..., list[Sample]]:
+    """Field names enter the source only through ``repr``, so no name can become code."""
+    always = "".join(f", {field!r}: {values[i]}" for i, field in enumerate(fields) if not sparse[i])
+    row = f"{{'__key__': k, '__url__': url{always}}}"
+    loop = f"for k, {', '.join(columns)} in zip(keys, *columns)" if columns else "for k in keys"
+    if any(sparse):
+        maybe = "".join(
+            f"\n        if a{i} >= 0: row[{field!r}] = {values[i]}" for i, field in enumerate(fields) if sparse[i]
+        )
+        body = f"    {loop}:\n        row = {row}{maybe}\n        out.append(row)\n"
+        source = f"def build({arguments}):\n    out = []\n{body}    return out"
+    else:
+        source = f"def build({arguments}):\n    return [{row} {loop}]"
+    scope: dict[str, Any] = {}
+    exec(source, scope)  # noqa: S102 - the text above, with names quoted
+    build: Callable[..., list[Sample]] = scope["build"]
+    return build
+
+
+# --------------------------------------------------------------------- what was read against the checksums of the index
+
+
+def check_samples(url: str, index: ShardIndex, samples: list[Sample], name: str, rows: Int64 | slice) -> None:
+    """One field of samples that are these rows. Raises ChecksumError."""
+    part = index.fields[name]
+    if part.crc is None:
+        return
+    expected = part.crc[rows].tolist()
+    try:
+        if list(map(crc32, map(operator.itemgetter(name), samples))) == expected:
+            return
+    except KeyError:  # not every sample has the field
+        pass
+    offsets = part.offset[rows].tolist()
+    for sample, wanted, offset in zip(samples, expected, offsets, strict=True):
+        data: Any = sample.get(name)
+        if data is not None and (found := crc32(data)) != wanted:
+            raise damaged(url, sample["__key__"], name, offset, wanted, found)
+
+
+def check_raw(url: str, index: ShardIndex, found: RawField, name: str, rows: Int64) -> None:
+    """The bytes of one field of these rows. Raises ChecksumError."""
+    part = index.fields[name]
+    if part.crc is None:
+        return
+    view, ends = memoryview(found.data), (found.starts + found.sizes).tolist()
+    crcs = [crc32(view[start:end]) if start >= 0 else 0 for start, end in zip(found.starts.tolist(), ends, strict=True)]
+    for row, crc, expected in zip(rows.tolist(), crcs, part.crc[rows].tolist(), strict=True):
+        if crc != expected:
+            raise damaged(url, index.keys[row].as_py(), name, int(part.offset[row]), expected, crc)
+
+
+def check_block(url: str, index: ShardIndex, data: Buffer, base: int, rows: range) -> None:
+    """The members of a block whose own checksum is wrong. When all of them are right, only headers or padding differ.
+
+    Raises ChecksumError.
+    """
+    view = memoryview(data)
+    for name, part in index.fields.items():
+        if part.crc is None:
+            continue
+        for row in rows:
+            start, size = int(part.offset[row]), int(part.size[row])
+            found = crc32(view[start - base : start - base + size])
+            if start and found != int(part.crc[row]):
+                raise damaged(url, index.keys[row].as_py(), name, start, int(part.crc[row]), found)
+
+
+# --------------------------------------------------------------------- one field of many samples as bytes in one buffer
+
+
+@dataclass(frozen=True, slots=True)
+class RawField:
+    """The values of one field: sample ``i`` has ``data[starts[i] : starts[i] + sizes[i]]``.
+
+    A negative start means that it has none.
+    """
+
+    data: Buffer
+    starts: Int64
+    sizes: Int64
+    key_array: pa.StringArray | Callable[[], pa.StringArray]
+    """The samples' keys, or what makes them: few ask for them."""
+    urls: tuple[str, ...]
+    """The shards the samples are of."""
+    shard_numbers: Int64 | None = None
+    """For each sample which of them; None where all are of the first."""
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def keys(self, rows: Int64 | slice = slice(None)) -> list[str]:
+        """The keys of these samples."""
+        every = self.all_keys()
+        keys: list[str] = (every[rows] if isinstance(rows, slice) else every.take(as_arrow(rows))).to_pylist()
+        return keys
+
+    def all_keys(self) -> pa.StringArray:
+        """The keys of all samples, as Arrow has them."""
+        return self.key_array() if callable(self.key_array) else self.key_array
+
+    def url(self, row: int) -> str:
+        """The shard one sample is of."""
+        return self.urls[0 if self.shard_numbers is None else int(self.shard_numbers[row])]
+
+    def take(self, rows: Int64) -> RawField:
+        """Some of the samples, over the same bytes."""
+        numbers = None if self.shard_numbers is None else self.shard_numbers[rows]
+        keys = self.all_keys().take(as_arrow(rows))
+        return RawField(self.data, self.starts[rows], self.sizes[rows], keys, self.urls, numbers)
+
+
+def join_raw(parts: Sequence[RawField]) -> RawField:
+    """Several as one. Their bytes are copied, unless all are over the same: so join what is small."""
+    if not parts:
+        none = np.empty(0, np.int64)
+        return RawField(b"", none, none, text_array([]), ())
+    if len(parts) == 1:
+        return parts[0]
+    data, starts = parts[0].data, [part.starts for part in parts]
+    if any(part.data is not data for part in parts):
+        moved = np.cumsum([0, *(len(part.data) for part in parts)])
+        starts = [
+            np.where(part.starts < 0, -1, part.starts + offset) for part, offset in zip(parts, moved, strict=False)
+        ]
+        data = b"".join(part.data for part in parts)
+    return RawField(
+        data,
+        np.concatenate(starts),
+        np.concatenate([part.sizes for part in parts]),
+        pa.concat_arrays([part.all_keys() for part in parts]),
+        *_shards_of(parts),
+    )
+
+
+def _shards_of(parts: Sequence[RawField]) -> tuple[tuple[str, ...], Int64 | None]:
+    urls = tuple(dict.fromkeys(url for part in parts for url in part.urls))
+    if len(urls) == 1:
+        return urls, None
+    return urls, np.concatenate([_numbers(part, urls) for part in parts])
+
+
+def _numbers(part: RawField, urls: tuple[str, ...]) -> Int64:
+    among = np.array([urls.index(url) for url in part.urls], np.int64)
+    return among[np.zeros(len(part), np.int64) if part.shard_numbers is None else part.shard_numbers]

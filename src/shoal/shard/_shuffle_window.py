@@ -1,4 +1,4 @@
-"""Blocks of far samples that are fetched whole, ahead of their first sample, and kept until their last.
+"""Blocks that are fetched ahead and kept until their last sample is read.
 
 A loader knows which samples it will read, in which order. In a shuffled epoch neighbours come far apart, so that a
 request a sample would be made; here a request brings a block of neighbours, which stays in memory until all of them
@@ -8,7 +8,7 @@ have been read. The order of a block shuffle bounds how many blocks that are at 
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -17,15 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.errors import ShoalError
-from shoal.shard._index import row_ranges, span_ranges
-from shoal.shard._one import Shard
 from shoal.store import Segment
 
-from ._ahead import Ahead, Task
+from ._prefetch import Ahead, Task
+from ._read_plan import row_ranges, span_ranges
+from ._shard import Shard
 from ._source import ShardSource
-from ._uses import Uses
 
-__all__ = ["Foresight", "SampleWindow"]
+__all__ = ["Foresight", "SampleWindow", "Uses"]
 
 Int64 = npt.NDArray[np.int64]
 _BLOCK_BYTES = 8 << 20
@@ -214,3 +213,68 @@ class SampleWindow:
     def close(self) -> None:
         """Let go of everything."""
         self._ahead.close()
+
+
+class Uses:
+    """Reads of blocks that are known to come, and which blocks are over.
+
+    Example:
+        >>> uses = Uses()
+        >>> uses.expect(0, np.array([1, 2, 1]))
+        set()
+        >>> uses.read(np.array([1])), uses.read(np.array([1, 2]))
+        (set(), {1, 2})
+    """
+
+    def __init__(self) -> None:
+        self._left: dict[int, list[list[int]]] = {}
+        """Of each block the epochs that are known to need it, and how often still."""
+        self._early: Counter[int] = Counter()
+        """Reads of blocks before they were known to come."""
+        self.expected = 0
+        self.done = 0
+
+    def __contains__(self, block: int) -> bool:
+        return block in self._left
+
+    def epochs(self, block: int) -> int:
+        """How many epochs are known to need it still."""
+        return len(self._left.get(block, ()))
+
+    def expect(self, epoch: int, blocks: Int64) -> set[int]:
+        """These will be read in an epoch, after all that is known; gives those that were read so often already."""
+        self.expected += len(blocks)
+        over = set()
+        for block, count in _counted(blocks):
+            early = min(count, self._early.pop(block, 0))
+            epochs = self._left.setdefault(block, [])
+            if epochs and epochs[-1][0] == epoch:
+                epochs[-1][1] += count - early
+            elif count > early:
+                epochs.append([epoch, count - early])
+            if not epochs:
+                del self._left[block]
+                over.add(block)
+        return over
+
+    def read(self, blocks: Int64) -> set[int]:
+        """These were read; gives the blocks that the epoch has done with."""
+        self.done += len(blocks)
+        over = set()
+        for block, count in _counted(blocks):
+            epochs = self._left.get(block)
+            if epochs is None:
+                self._early[block] += count
+                continue
+            epochs[0][1] -= count
+            if epochs[0][1] <= 0:
+                over.add(block)
+                del epochs[0]
+                if not epochs:
+                    del self._left[block]
+        return over
+
+
+def _counted(blocks: Int64) -> list[tuple[int, int]]:
+    found, counts = np.unique(blocks, return_counts=True)
+    return list(zip(found.tolist(), counts.tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""Many shards as one numbered sequence of samples."""
+"""Many shards as one sequence of samples."""
 
 from __future__ import annotations
 
@@ -13,28 +13,33 @@ from typing import Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from shoal.errors import ManifestError, PositionError, SampleKeyError
-from shoal.shard._folder import Manifest, open_indexed, open_shard
-from shoal.shard._index import KnownIndex, as_arrow
-from shoal.shard._one import Cuts, Decoders, ErrorLog, RawField, Sample, Shard, is_run, join_raw
-from shoal.shard._tar import WEBDATASET_RULE, KeyRule
+from shoal.errors import FieldError, ManifestError, PositionError, SampleKeyError
 from shoal.store import ObjectReader, asked_early, is_far, options_for
 
-from ._few import few_raw, few_samples
-from ._find import KeyFinder
-from ._flat import FlatIndex
-from ._in_order import stream_raw, stream_samples
-from ._open_shards import OpenShards
-from ._table import column_table
+from ._byte_reader import Cuts
+from ._index import KnownIndex
+from ._manifest import Manifest
+from ._member_names import WEBDATASET_RULE, KeyRule, key_hint
+from ._metadata_columns import as_arrow
+from ._open_shards import OpenShards, open_indexed, open_shard
+from ._prefetch import stream_raw, stream_samples
+from ._random_access import FlatIndex, few_raw, few_samples
+from ._read_plan import is_run
+from ._shard import Decoders, RawField, Sample, Shard, join_raw
+from ._stream import ErrorLog
 
-__all__ = ["Pick", "ShardRef", "ShardSource", "Source"]
+__all__ = ["KeyFinder", "Pick", "ShardRef", "ShardSource", "Source"]
 
 Pick = Callable[[Mapping[str, bool]], Sequence[str] | None]
 """Says which fields of a shard are wanted, of those it has and whether every sample has them; None for all."""
 Int64 = npt.NDArray[np.int64]
 R = TypeVar("R", RawField, RawField | None)
 _NO_DECODERS: Decoders = {}
+_BESIDE = 3
+_SHARDS_SHOWN, _KEYS_SHOWN = 8, 2000
+_NUMBERS = {"int64", "uint64", "double"}
 
 
 class Source(Protocol):
@@ -362,3 +367,128 @@ def _index_early(ref: ShardRef, cache: str | None) -> AbstractContextManager[Non
     """The index of a far shard comes with the beginning of the shard, not after it; unless a cache may have it."""
     cache = options_for(ref.url).cache if cache is None else cache
     return nullcontext() if ref.sidecar is None or cache is not None else asked_early(ref.sidecar)
+
+
+# Keys mostly rise from sample to sample. Of a shard where they do, its first and last key tell whether it may hold
+# another, so that it need not be open, and halving finds the row. Other shards are looked through.
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """What is remembered of the keys of a shard."""
+
+    first: str
+    last: str
+    rise: bool
+
+    def may_have(self, key: str) -> bool:
+        return not self.rise or self.first <= key <= self.last
+
+
+class KeyFinder:
+    """Finds samples of shards that begin at ``starts``. Threads may share it."""
+
+    def __init__(self, shard_at: Callable[[int], Shard], starts: Sequence[int]) -> None:
+        self._shard_at = shard_at
+        self._starts = starts
+        self._met: dict[int, _Keys] = {}
+
+    def find(self, key: str) -> int | None:
+        """The number of the first sample with this key."""
+        for number, first in enumerate(self._starts[:-1]):
+            keys = self._keys(number)
+            row = _row_of(self._shard_at(number), keys, key) if keys.may_have(key) else None
+            if row is not None:
+                return first + row
+        return None
+
+    def near(self, key: str) -> str | None:
+        """What to say to who asked for a key that no sample has."""
+        meant = [other for other in _variants(key, self._width()) if self.find(other) is not None]
+        if meant:
+            return f"did you mean {meant[0]!r}?"
+        return key_hint(key, list(dict.fromkeys([*self._beside(key), *self._some()])))
+
+    def _keys(self, number: int) -> _Keys:
+        found = self._met.get(number)
+        if found is None:
+            found = self._met[number] = _keys_of(self._shard_at(number))
+        return found
+
+    def _width(self) -> int:
+        return len(self._keys(0).first) if len(self._starts) > 1 else 0
+
+    def _beside(self, key: str) -> Iterator[str]:
+        """The keys between which it would stand."""
+        for number in range(len(self._starts) - 1):
+            keys = self._keys(number)
+            if keys.rise and keys.may_have(key):
+                shard = self._shard_at(number)
+                at = _place(shard, key)
+                yield from shard.index.key_list(max(at - _BESIDE, 0), min(at + _BESIDE, len(shard)))
+
+    def _some(self) -> Iterator[str]:
+        """The first keys of some shards: enough to see how keys look."""
+        for number in range(min(_SHARDS_SHOWN, len(self._starts) - 1)):
+            shard = self._shard_at(number)
+            yield from shard.index.key_list(0, min(_KEYS_SHOWN, len(shard)))
+
+
+def _keys_of(shard: Shard) -> _Keys:
+    keys = shard.index.keys
+    if not len(keys):
+        return _Keys("", "", rise=True)
+    rises = pc.call_function("less_equal", [keys.slice(0, len(keys) - 1), keys.slice(1)])
+    return _Keys(keys[0].as_py(), keys[-1].as_py(), rise=rises.true_count == len(rises))
+
+
+def _row_of(shard: Shard, keys: _Keys, key: str) -> int | None:
+    if not keys.rise:
+        return shard.index.find(key)
+    at = _place(shard, key)
+    return at if at < len(shard) and shard.key(at) == key else None
+
+
+def _place(shard: Shard, key: str) -> int:
+    return bisect.bisect_left(range(len(shard)), key, key=shard.key)
+
+
+def _variants(key: str, width: int) -> Iterator[str]:
+    """What the same key may look like: a number with other zeros before it, a file's name, a path."""
+    plain = key.strip().replace("\\", "/").removeprefix("./")
+    folder, slash, base = plain.rpartition("/")
+    stem = base.partition(".")[0]
+    for other in (plain, folder + slash + stem, base, stem, stem.lower(), stem.upper()):
+        yield other
+        if other.isascii() and other.isdigit():
+            number = other.lstrip("0") or "0"
+            yield from (number.zfill(width), number)
+
+
+def column_table(shards: Sequence[Shard], columns: Sequence[str], known: Sequence[str]) -> pa.Table:
+    """One row a sample; null where a shard has no such column.
+
+    Raises FieldError for a column that is not ``known``, or that is not of one type.
+    """
+    parts = [_columns_of(shard, columns) for shard in shards]
+    if not parts:
+        return pa.table({name: [] for name in columns})
+    for name in columns:
+        if name not in known:
+            raise FieldError("no such column", expected=" or ".join(known), found=name)
+        if len(kinds := {str(part.schema.field(name).type) for part in parts} - {"null"}) > 1:
+            _refuse_mixed(name, kinds)
+    return pa.concat_tables(parts, promote_options="permissive")
+
+
+def _refuse_mixed(name: str, kinds: set[str]) -> None:
+    """Whole numbers in one shard and fractions in another are numbers; anything else is a mix."""
+    if not kinds <= _NUMBERS:
+        raise FieldError("a column is of other types in other shards", found=f"{name}: {', '.join(sorted(kinds))}")
+
+
+def _columns_of(shard: Shard, columns: Sequence[str]) -> pa.Table:
+    index = shard.index
+    for name in columns:
+        if name in index.facts.dropped:
+            raise FieldError("the column is not indexed", found=f"{name}: {index.facts.dropped[name]}", shard=shard.url)
+    arrays = [index.keys if name == "__key__" else index.columns.get(name, pa.nulls(len(index))) for name in columns]
+    return pa.table(arrays, names=list(columns))

@@ -1,27 +1,48 @@
-"""Samples of a tar in the order they lie, without an index, in bounded memory."""
+"""Sequential reading without an index, and the policy for damage."""
 
 from __future__ import annotations
 
+import itertools
+import threading
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from shoal.errors import DuplicateFieldError, InterleavedKeyError, OptionError, ShoalError, TarError, TruncatedError
-from shoal.shard._index import MemberColumns, refuse_duplicates
-from shoal.shard._tar import WEBDATASET_RULE, Chunk, Feed, Gap, Grouped, Grouper, KeyRule, ScanOptions, scan, split_name
+from shoal.errors import (
+    DuplicateFieldError,
+    ErrorBudgetExceeded,
+    InterleavedKeyError,
+    OptionError,
+    ShoalError,
+    ShoalWarning,
+    TarError,
+    TruncatedError,
+)
+from shoal.store import ObjectReader, cache_dir, join_url, store_for
 
-from ._rows import Decoders, Sample, block_rows, decode_rows
+from ._compression import decompressed, reader_stream, sniff
+from ._index_build import MemberColumns, refuse_duplicates
+from ._member_names import WEBDATASET_RULE, Grouped, Grouper, KeyRule, split_name
+from ._shard import Decoders, Sample, block_rows, decode_rows
+from ._tar_header import BLOCK
+from ._tar_scan import Chunk, Feed, Gap, ReaderFeed, ScanOptions, StreamFeed, scan
 
-__all__ = ["SampleStream", "StreamOptions"]
+__all__ = ["ErrorLog", "ErrorPolicy", "OnError", "SampleStream", "StreamOptions", "salvaged_runs", "streamed_runs"]
 
 Int64 = npt.NDArray[np.int64]
+OnError = Literal["raise", "skip", "quarantine"]
 _OWN_NAMES = ("__key__", "__url__")
 # Where members can be passed over without reading them, those from this size on are; the chunks are smaller, because
 # each such member costs two of them.
 _LARGE, _SMALL_CHUNK = 1 << 20, 256 << 10
+_RUN = 256
+_KEPT = 1000
 
 
 def _no_decoders(fields: Sequence[str]) -> Decoders:
@@ -342,3 +363,136 @@ def _joined(before: _Open, after: Sample, errors: dict[int, TarError], url: str)
 
 def _twice(key: str, field: str, offset: int, url: str) -> DuplicateFieldError:
     return DuplicateFieldError("a sample has the same field twice", shard=url, key=key, field=field, offset=offset)
+
+
+def salvaged_runs(
+    url: str,
+    rule: KeyRule,
+    fields: Sequence[str] | None,
+    decoders: Decoders,
+    log: ErrorLog,
+    reason: ShoalError,
+) -> Iterator[list[Sample]]:
+    """The samples of a shard that could not be opened for ``reason``; damage is passed over as ``log`` lets it."""
+    if not isinstance(reason, TarError) or rule.group == "archive":  # else the stream meets it again
+        log.handle(reason)
+    if rule.group == "archive":
+        return  # any sample may have lost a member
+    yield from streamed_runs(store_for(url).open(url), rule, fields, decoders, log)
+
+
+def streamed_runs(
+    reader: ObjectReader, rule: KeyRule, fields: Sequence[str] | None, decoders: Decoders, log: ErrorLog
+) -> Iterator[list[Sample]]:
+    """The samples of an open shard as they lie, in one pass without an index; it is closed at the end."""
+    try:
+        samples = _samples(reader, rule, decoders, log)
+        while run := list(itertools.islice(samples, _RUN)):
+            yield run if fields is None else [_projected(sample, fields) for sample in run]
+    finally:
+        reader.close()
+
+
+def _samples(reader: ObjectReader, rule: KeyRule, decoders: Decoders, log: ErrorLog) -> Iterator[Sample]:
+    def found(names: Sequence[str]) -> Decoders:
+        return {name: decoders[name] for name in names if name in decoders}
+
+    options = StreamOptions(rule, decoders=found)
+    try:
+        yield from SampleStream(_feed(reader), reader.info.url, options, on_damage=log.handle)
+    except TarError as error:  # a compressed stream gives nothing behind damage
+        log.handle(error)
+
+
+def _feed(reader: ObjectReader) -> Feed:
+    compression = sniff(reader.read(0, BLOCK))
+    return ReaderFeed(reader) if compression is None else StreamFeed(decompressed(reader_stream(reader), compression))
+
+
+def _projected(sample: Sample, fields: Sequence[str]) -> Sample:
+    return {name: value for name, value in sample.items() if name in fields or name in ("__key__", "__url__")}
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorPolicy:
+    """``raise`` stops at the first damaged sample; ``skip`` goes on; ``quarantine`` goes on and writes each one down.
+
+    ``budget`` is how many samples may be lost before that is an error itself (None: any number). ``quarantine`` names
+    the JSON-lines file; by default one in shoal's cache folder.
+    """
+
+    on_error: OnError = "raise"
+    budget: int | None = None
+    quarantine: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.on_error not in ("raise", "skip", "quarantine"):
+            raise OptionError("no such on_error", expected="'raise', 'skip' or 'quarantine'", found=repr(self.on_error))
+        if self.budget is not None and self.budget < 0:
+            raise OptionError("an error budget counts samples", expected="0 or more", found=self.budget)
+
+
+_STOP = ErrorPolicy()
+
+
+class ErrorLog:
+    """Counts and keeps what a policy let pass."""
+
+    def __init__(self, policy: ErrorPolicy = _STOP) -> None:
+        self.policy = policy
+        self.count = 0
+        self.kinds: Counter[str] = Counter()
+        self.errors: list[ShoalError] = []
+        self._lock = threading.Lock()
+        self._told = 0
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether damage is passed over at all."""
+        return self.policy.on_error != "raise"
+
+    def handle(self, error: ShoalError) -> None:
+        """Take note of one lost sample, or raise: the error itself, or ErrorBudgetExceeded."""
+        if not self.goes_on:
+            raise error
+        with self._lock:
+            self.count += 1
+            self.kinds[type(error).__name__] += 1
+            if len(self.errors) < _KEPT:
+                self.errors.append(error)
+        if self.policy.on_error == "quarantine":
+            self._write_down(error)
+        if self.policy.budget is not None and self.count > self.policy.budget:
+            raise ErrorBudgetExceeded(
+                "too much is damaged",
+                expected=f"at most {self.policy.budget} errors",
+                found=self.count,
+                hint=f"last: {error}",
+            ) from error
+
+    def _write_down(self, error: ShoalError) -> None:
+        url = self.policy.quarantine or join_url(cache_dir(), "quarantine.jsonl")
+        facts = {
+            "error": type(error).__name__,
+            "problem": str(error),
+            "shard": error.shard,
+            "key": error.key,
+            "field": error.field,
+            "offset": error.offset,
+        }
+        store_for(url).append(url, msgspec.json.encode(facts) + b"\n")
+
+    def __repr__(self) -> str:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self.kinds.items()))
+        return f"<ErrorLog: {kinds or 'nothing was passed over'}>"
+
+    def tell(self) -> None:
+        """Warn once about what was lost since the last time: nothing is skipped without a word."""
+        if self.count > self._told:
+            lost, self._told = self.count - self._told, self.count
+            kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self.kinds.items()))
+            warnings.warn(
+                f"passed over {lost} damaged place{'s' if lost > 1 else ''} ({kinds}); the first: {self.errors[0]}",
+                ShoalWarning,
+                stacklevel=3,
+            )

@@ -1,46 +1,305 @@
-"""Walk a whole shard over all damage, and gather what is there."""
+"""Verify shards: find everything that is wrong with them."""
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from shoal.errors import CodecError, MissingExtraError, ShoalError, TarError
-from shoal.shard._compress import decompressed, reader_stream, sniff
-from shoal.shard._index import Blocks, MemberColumns, ShardIndex
-from shoal.shard._one import CompressedBytes, Decoders
-from shoal.shard._tar import (
-    BLOCK,
-    OF_THE_SHARD,
-    WEBDATASET_RULE,
-    Chunk,
-    Feed,
-    Gap,
-    Grouped,
-    Grouper,
-    KeyRule,
-    ReaderFeed,
-    ScanOptions,
-    StreamFeed,
-    crc32,
-    scan,
+from shoal.errors import (
+    CodecError,
+    MissingExtraError,
+    ObjectNotFoundError,
+    ShardIndexError,
+    ShoalError,
+    StoreError,
+    TarError,
+    TruncatedError,
 )
-from shoal.store import ObjectReader
+from shoal.store import ObjectReader, join_url, store_for
 
-from ._compare import BlockCheck, Members, Problem, ProblemKind, has_checksums
+from ._background_io import crc32
+from ._byte_reader import CompressedBytes
+from ._compression import decompressed, reader_stream, sniff
+from ._discovery import Located, locate_shards, tars_below
+from ._index import Blocks, LongExtents, ShardIndex, load_index
+from ._index_build import MemberColumns
+from ._manifest import Manifest, ShardRecord
+from ._member_names import OF_THE_SHARD, WEBDATASET_RULE, Grouped, Grouper, KeyRule
+from ._open_shards import find_index
+from ._shard import Decoders
+from ._source import ShardRef
+from ._tar_header import BLOCK
+from ._tar_scan import Chunk, Feed, Gap, ReaderFeed, ScanOptions, StreamFeed, scan
 
-__all__ = ["NO_MEMBERS", "Seen", "VerifyOptions", "problem_of", "walk"]
+__all__ = ["Problem", "ShardReport", "VerifyOptions", "verify_dataset", "verify_shard", "with_hashes"]
 
-_PART = 1 << 20
+Int64 = npt.NDArray[np.int64]
+UInt32 = npt.NDArray[np.uint32]
+ProblemKind = Literal[
+    "shard",  # it is not there, or cannot be opened
+    "index",  # its index is missing, stale or no index
+    "header",  # a part of the tar cannot be read as members
+    "data",  # a member has other bytes than were indexed
+    "size",  # or another size
+    "name",  # or another name
+    "missing",  # a member, or a whole sample, is indexed and not there
+    "extra",  # a member is there and not indexed
+    "duplicate",  # a sample has the same field twice
+    "filler",  # bytes between members changed
+    "decode",  # a field is not what its extension says
+    "manifest",  # the manifest says otherwise
+    "hash",  # the whole shard has another sha256
+    "note",  # worth knowing, and no damage
+]
+PathLike = str | os.PathLike[str]
+
+
+# -------------------------------------------------------------------------- what an index says against what a tar holds
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong with a shard, and where. ``offset`` counts in the tar, unpacked where it is compressed.
+
+    Example:
+        >>> print(Problem("data", "the bytes changed", "a.tar", key="0001", field="jpg", offset=512))
+        the bytes changed (shard a.tar, key 0001, field jpg, byte 512)
+    """
+
+    kind: ProblemKind
+    problem: str
+    shard: str
+    expected: str | None = None
+    found: str | None = None
+    key: str | None = None
+    field: str | None = None
+    offset: int | None = None
+
+    def __str__(self) -> str:
+        where = {"shard": self.shard, "key": self.key, "field": self.field}
+        return str(ShoalError(self.problem, expected=self.expected, found=self.found, offset=self.offset, **where))
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """Members in the archive's order, with the names of their rows and fields."""
+
+    keys: Sequence[str]
+    fields: Sequence[str]
+    columns: MemberColumns
+    checked: bool = True
+    """Whether the checksums are known."""
+
+    def __len__(self) -> int:
+        return len(self.columns.rows)
+
+    def name(self, at: int) -> tuple[str, str]:
+        """The key and field of one member."""
+        return self.keys[int(self.columns.rows[at])], self.fields[int(self.columns.fields[at])]
+
+
+def indexed_members(index: ShardIndex) -> Members:
+    """The members that an index knows, in the archive's order."""
+    parts = _long_parts(index.fields) if isinstance(index.fields, LongExtents) else _wide_parts(index)
+    rows, codes, offsets, sizes, crcs = (np.concatenate(arrays) for arrays in zip(_NO_PARTS, *parts, strict=True))
+    order = np.argsort(offsets, kind="stable")
+    columns = MemberColumns(rows[order], codes[order], offsets[order], sizes[order], crcs[order].astype(np.uint32))
+    return Members(index.key_list(0, len(index)), list(index.fields), columns, has_checksums(index))
+
+
+_NO_PARTS = (np.empty(0, np.int64),) * 5
+
+
+def _wide_parts(index: ShardIndex) -> list[tuple[Int64, ...]]:
+    parts: list[tuple[Int64, ...]] = []
+    for code, extents in enumerate(index.fields.values()):
+        rows = np.flatnonzero(extents.offset)
+        crcs = np.zeros(len(rows), np.int64) if extents.crc is None else extents.crc[rows].astype(np.int64)
+        offsets, sizes = extents.offset[rows].astype(np.int64), extents.size[rows].astype(np.int64)
+        parts.append((rows, np.full(len(rows), code), offsets, sizes, crcs))
+    return parts
+
+
+def _long_parts(long: LongExtents) -> list[tuple[Int64, ...]]:
+    crcs = np.zeros(len(long.codes), np.int64) if long.crc is None else long.crc.astype(np.int64)
+    return [(long.entry_rows, long.codes, long.offset.astype(np.int64), long.size.astype(np.int64), crcs)]
+
+
+def has_checksums(index: ShardIndex) -> bool:
+    """Whether an index has a checksum for every member; imported ones have not."""
+    if isinstance(index.fields, LongExtents):
+        return index.fields.crc is not None
+    return all(extents.crc is not None for extents in index.fields.values())
+
+
+def compare(url: str, expected: Members, found: Members, gaps: Sequence[Gap]) -> tuple[list[Problem], int]:
+    """What differs, and how many members are where the index says, under the name it says."""
+    at = np.searchsorted(expected.columns.offsets, found.columns.offsets)
+    met = np.append(expected.columns.offsets, -1)[at] == found.columns.offsets
+    lost = np.ones(len(expected), bool)
+    lost[at[met]] = False
+    ours, theirs = at[met], np.flatnonzero(met)
+    renamed = _renamed(expected, found, ours, theirs)
+    problems = [
+        *_differing(url, expected, found, ours, theirs, renamed),
+        *_extra(url, expected, found, np.flatnonzero(~met), lost),
+        *_gap_problems(url, expected, gaps, lost),
+        *_lost(url, expected, lost),
+    ]
+    return problems, int(len(renamed) - renamed.sum())
+
+
+def _differing(
+    url: str, expected: Members, found: Members, ours: Int64, theirs: Int64, renamed: npt.NDArray[np.bool_]
+) -> Iterator[Problem]:
+    """Members ``ours`` of the index and ``theirs`` of the tar, which start at the same bytes, pair by pair."""
+    resized = expected.columns.sizes[ours] != found.columns.sizes[theirs]
+    changed = (expected.columns.crcs[ours] != found.columns.crcs[theirs]) & expected.checked
+    for at in np.flatnonzero(renamed | resized | changed).tolist():
+        mine, other = int(ours[at]), int(theirs[at])
+        if renamed[at]:
+            names = (".".join(members.name(place)) for members, place in ((expected, mine), (found, other)))
+            yield _differs("name", "the shard has another member there", url, expected, mine, *names)
+        elif resized[at]:
+            sizes = f"{expected.columns.sizes[mine]} bytes", str(found.columns.sizes[other])
+            yield _differs("size", "a member has another size than indexed", url, expected, mine, *sizes)
+        else:
+            crcs = f"crc32 {expected.columns.crcs[mine]:08x}", f"{found.columns.crcs[other]:08x}"
+            yield _differs("data", "a member's bytes changed after they were written", url, expected, mine, *crcs)
+
+
+def _renamed(expected: Members, found: Members, ours: Int64, theirs: Int64) -> npt.NDArray[np.bool_]:
+    codes = {name: code for code, name in enumerate(expected.fields)}
+    field_codes = np.array([codes.get(name, -1) for name in found.fields], np.int64)
+    other_field = expected.columns.fields[ours] != field_codes[found.columns.fields[theirs]]
+    rows = zip(expected.columns.rows[ours].tolist(), found.columns.rows[theirs].tolist(), strict=True)
+    other_key = np.array([expected.keys[mine] != found.keys[other] for mine, other in rows], bool)
+    renamed: npt.NDArray[np.bool_] = np.logical_or(other_field, other_key)
+    return renamed
+
+
+def _differs(kind: ProblemKind, problem: str, url: str, members: Members, at: int, said: str, found: str) -> Problem:
+    key, field = members.name(at)
+    return Problem(kind, problem, url, said, found, key, field, int(members.columns.offsets[at]))
+
+
+def _extra(url: str, expected: Members, found: Members, extra: Int64, lost: npt.NDArray[np.bool_]) -> Iterator[Problem]:
+    """Members that are not indexed, but for those inside a lost member: a tar in a tar, entered through its damage."""
+    starts = expected.columns.offsets[lost]
+    stops = starts + expected.columns.sizes[lost]
+    for at in extra.tolist():
+        offset = int(found.columns.offsets[at])
+        if ((starts <= offset) & (offset < stops)).any():
+            continue
+        key, field = found.name(at)
+        yield Problem("extra", "the shard has a member that is not indexed", url, key=key, field=field, offset=offset)
+
+
+def _gap_problems(url: str, expected: Members, gaps: Iterable[Gap], lost: npt.NDArray[np.bool_]) -> Iterator[Problem]:
+    """Each damaged place, with the member that is lost by it; that one is then not told again."""
+    for gap in gaps:
+        at = int(np.searchsorted(expected.columns.offsets, gap.start, "right"))
+        hit = at < len(expected) and lost[at] and expected.columns.offsets[at] <= gap.stop
+        key, field = expected.name(at) if hit else (gap.error.key, gap.error.field)
+        if hit:
+            lost[at] = False
+        said, met = gap.error.expected, gap.error.found
+        yield Problem(
+            "header",
+            gap.error.problem,
+            url,
+            expected=None if said is None else str(said),
+            found=None if met is None else str(met),
+            key=key,
+            field=field,
+            offset=gap.start if gap.error.offset is None else gap.error.offset,
+        )
+
+
+def _lost(url: str, expected: Members, lost: npt.NDArray[np.bool_]) -> Iterator[Problem]:
+    """Members that are not there: told sample by sample where all of one is lost."""
+    rows = expected.columns.rows
+    left, whole = np.bincount(rows[lost], minlength=1), np.bincount(rows, minlength=1)
+    told: set[int] = set()
+    for at in np.flatnonzero(lost).tolist():
+        row, (key, field), offset = int(rows[at]), expected.name(at), int(expected.columns.offsets[at])
+        if left[row] < whole[row]:
+            yield Problem("missing", "a member is not in the shard", url, key=key, field=field, offset=offset)
+        elif row not in told:
+            told.add(row)
+            yield Problem("missing", "a sample is not in the shard", url, key=key, offset=offset)
+
+
+def duplicates(url: str, found: Members) -> list[Problem]:
+    """Every field that a sample has once too often."""
+    slots = found.columns.rows * max(len(found.fields), 1) + found.columns.fields
+    order = np.argsort(slots, kind="stable")
+    again = np.sort(order[1:][np.diff(slots[order]) == 0])
+    return [_duplicate(url, found, at) for at in again.tolist()]
+
+
+def _duplicate(url: str, found: Members, at: int) -> Problem:
+    key, field = found.name(at)
+    offset = int(found.columns.offsets[at])
+    return Problem("duplicate", "a sample has the same field twice", url, key=key, field=field, offset=offset)
+
+
+class BlockCheck:
+    """Compares each block's checksum as the archive's bytes go by: headers and padding have no other."""
+
+    def __init__(self, blocks: Blocks | None) -> None:
+        self._stops: list[int] = [] if blocks is None else blocks.offsets[1:].tolist()
+        self._crcs: list[int] = [] if blocks is None else blocks.crcs.tolist()
+        self._start = 0 if blocks is None else int(blocks.offsets[0])
+        self._position = 0
+        self._running = 0
+        self._number = 0
+        self.damaged: list[tuple[int, int]] = []
+        """Where the blocks that differ start and stop."""
+
+    def add(self, data: memoryview) -> None:
+        """Take the archive's next bytes."""
+        while data and self._number < len(self._stops):
+            part = data[: self._stops[self._number] - self._position]
+            self._running = crc32(part, self._running)
+            self._position += len(part)
+            data = data[len(part) :]
+            if self._position == self._stops[self._number]:
+                self._end_block()
+
+    def _end_block(self) -> None:
+        if self._running != self._crcs[self._number]:
+            self.damaged.append((self._start, self._position))
+        self._start, self._running = self._position, 0
+        self._number += 1
+
+    def problems(self, url: str, known: Sequence[Problem]) -> list[Problem]:
+        """The blocks that differ though nothing in them is known to: their headers or padding changed."""
+        told = np.sort(np.array([each.offset for each in known if each.offset is not None], np.int64))
+        return [
+            Problem("filler", "bytes between members changed", url, found=f"in bytes {start} to {stop}", offset=start)
+            for start, stop in self.damaged
+            if np.searchsorted(told, start) == np.searchsorted(told, stop)
+        ]
+
+
+# --------------------------------------------------------- walk a whole shard over all damage, and gather what is there
+
+
 _LARGE = 64 << 20
 _END = 1 << 62
 
-_NOTHING = np.empty(0, np.int64)
-NO_MEMBERS = MemberColumns(_NOTHING, _NOTHING, _NOTHING, _NOTHING, np.empty(0, np.uint32))
+_NO_NUMBERS = np.empty(0, np.int64)
+NO_MEMBERS = MemberColumns(_NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS, np.empty(0, np.uint32))
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,3 +563,193 @@ def _walk_blocks(url: str, data: CompressedBytes, blocks: Blocks, options: Verif
         check.add(memoryview(block))
         seen.scan(_BlockFeed(block, start), start)
     return seen, check
+
+
+# -------------------------------------------------------------------------------------------------------- verify shards
+
+
+# A shard is read once, in order, in bounded memory. Damage does not stop the walk: it goes on at the next sound header.
+# What was found is then compared with the index, member by member and block by block.
+
+_PART = 1 << 20
+_DEFAULTS = VerifyOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class ShardReport:
+    """What was found in one shard."""
+
+    url: str
+    samples: int = 0
+    members: int = 0
+    bytes: int = 0
+    problems: tuple[Problem, ...] = ()
+    """All that is wrong."""
+    notes: tuple[Problem, ...] = ()
+    """What is worth knowing and no damage."""
+    sha256: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+
+def verify_shard(url: str, index: ShardIndex | None = None, options: VerifyOptions = _DEFAULTS) -> ShardReport:
+    """Read all of a shard and report what is wrong with it; compared with ``index`` where there is one.
+
+    Without an index only the tar itself can be judged: its headers, its end, duplicate fields. With one, every member's
+    name, size and checksum must be as indexed, and every byte between members too. Damage never raises.
+
+    Example:
+        >>> import shoal
+        >>> from shoal.shard import verify_shard
+        >>> with shoal.ShardWriter("memory://doc/verify/a-%06d.tar") as writer:
+        ...     writer.write({"__key__": "0001", "txt": "hello"})
+        >>> report = verify_shard(writer.urls[0])
+        >>> report.ok, report.samples, report.members
+        (True, 1, 1)
+    """
+    try:
+        reader = store_for(url).open(url)
+    except StoreError as error:
+        return ShardReport(url, problems=(problem_of("shard", url, error),))
+    with closing(reader):
+        if reader.info.size == 0 and index is None:  # an empty archive, or far more often a failed download
+            return ShardReport(url, problems=(problem_of("shard", url, TruncatedError("the file is empty")),))
+        try:
+            return _verify_open(url, reader, index, options)
+        except StoreError as error:  # a bad sector, a lost connection: other shards are still worth looking at
+            return ShardReport(url, bytes=reader.info.size, problems=(problem_of("shard", url, error),))
+
+
+def _verify_open(url: str, reader: ObjectReader, index: ShardIndex | None, options: VerifyOptions) -> ShardReport:
+    stale = _stale(url, reader, index)
+    seen, blocks = walk(url, reader, index, options)
+    found = seen.members()
+    problems, notes = seen.problems, seen.notes(index)
+    expected = Members((), (), NO_MEMBERS, checked=False) if index is None else indexed_members(index)
+    differing, met = compare(url, expected, found, seen.gaps)
+    if index is None or (stale and len(found) and not met):  # of another tar: only what this one itself says counts
+        differing, _ = compare(url, found, found, seen.gaps)
+    problems = [*stale, *problems, *differing, *duplicates(url, found)]
+    problems += blocks.problems(url, problems) if met else []
+    sha256 = _sha256(reader) if options.hashed else None
+    return ShardReport(url, len(found.keys), len(found), reader.info.size, _in_order(problems), tuple(notes), sha256)
+
+
+def _in_order(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    return tuple(sorted(problems, key=lambda each: -1 if each.offset is None else each.offset))
+
+
+def _stale(url: str, reader: ObjectReader, index: ShardIndex | None) -> list[Problem]:
+    if index is None:
+        return []
+    head = reader.read(0, BLOCK)
+    try:
+        index.check_object(url, reader.info.size, head, crc32(head))
+    except ShardIndexError as error:
+        return [problem_of("index", url, error)]
+    return []
+
+
+def _sha256(reader: ObjectReader) -> str:
+    digest = hashlib.sha256()
+    for start in range(0, reader.info.size, _PART):
+        digest.update(reader.read(start, start + _PART))
+    return digest.hexdigest()
+
+
+# --------------------------------------------------------------------------------------------------------- the dataset
+
+
+def verify_dataset(
+    path: PathLike | Iterable[PathLike],
+    *,
+    split: str | None = None,
+    options: VerifyOptions = _DEFAULTS,
+    workers: int = 1,
+) -> Iterator[ShardReport]:
+    """Verify every shard that ``path`` names, one report each, in order; ``workers`` of them at a time.
+
+    Shards of a manifest are compared with what it says of them; one that is missing is reported, and a tar that it does
+    not list gets a report with a note. Raises what ``locate_shards`` raises when ``path`` names nothing.
+    """
+    located = locate_shards(path, split)
+    manifest = located.manifest
+    rule = manifest.rule if manifest is not None and options.rule == WEBDATASET_RULE else options.rule
+    options = replace(options, rule=rule)
+    records = _records(located)
+
+    def verified(ref: ShardRef) -> ShardReport:
+        return _verify_ref(ref, records.get(ref.url), options)
+
+    if workers == 1:
+        yield from map(verified, located.shards)
+    else:
+        with ThreadPoolExecutor(workers, "shoal-verify") as pool:
+            yield from pool.map(verified, located.shards)
+    if manifest is not None and located.root is not None and split is None:
+        yield from _unlisted(located.root, {ref.url for ref in located.shards})
+
+
+def _records(located: Located) -> dict[str, ShardRecord]:
+    """What the manifest says of each shard, by the shard's URL."""
+    if located.manifest is None or located.root is None:
+        return {}
+    return {join_url(located.root, record.path): record for record in located.manifest.shards}
+
+
+def _verify_ref(ref: ShardRef, record: ShardRecord | None, options: VerifyOptions) -> ShardReport:
+    index, problems = _index_of(ref, options.rule)
+    report = verify_shard(ref.url, index, options)
+    if record is not None and all(each.kind != "shard" for each in report.problems):
+        problems += _against_manifest(report, record)
+    return replace(report, problems=(*problems, *report.problems))
+
+
+def _index_of(ref: ShardRef, rule: KeyRule) -> tuple[ShardIndex | None, list[Problem]]:
+    try:
+        if ref.sidecar is not None:
+            return load_index(ref.sidecar, whole=True), []
+        with closing(store_for(ref.url).open(ref.url)) as reader:
+            return find_index(reader, rule, whole=True), []
+    except ObjectNotFoundError:
+        if ref.sidecar is None:  # there is no shard either, which is told of as such
+            return None, []
+        return None, [Problem("index", "the shard's index is missing", ref.url, expected=ref.sidecar)]
+    except (ShardIndexError, StoreError) as error:
+        return None, [problem_of("index", ref.url, error)]
+
+
+def _against_manifest(report: ShardReport, record: ShardRecord) -> list[Problem]:
+    said = (("samples", record.samples, report.samples), ("bytes", record.bytes, report.bytes))
+    problems = [
+        Problem("manifest", f"the manifest counts other {what}", report.url, str(expected), str(found))
+        for what, expected, found in said
+        if expected != found
+    ]
+    if record.sha256 and report.sha256 and record.sha256 != report.sha256:
+        problem = "the shard is not the one that was hashed"
+        problems.append(Problem("hash", problem, report.url, record.sha256, report.sha256))
+    return problems
+
+
+def _unlisted(root: str, listed: set[str]) -> Iterator[ShardReport]:
+    try:
+        found = tars_below(root)
+    except StoreError:  # every shard is gone, which the reports before have told; or nobody can list them
+        return
+    for url in found:
+        if url not in listed:
+            note = Problem("note", "the manifest does not list this tar, so no reader sees it", url)
+            yield ShardReport(url, bytes=store_for(url).info(url).size, notes=(note,))
+
+
+def with_hashes(manifest: Manifest, hashes: Mapping[str, str]) -> Manifest:
+    """The manifest with the sha256 of shards, by path, filled in."""
+    splits = {
+        name: tuple(replace(record, sha256=hashes.get(record.path, record.sha256)) for record in records)
+        for name, records in manifest.splits.items()
+    }
+    return replace(manifest, splits=splits)

@@ -1,48 +1,49 @@
-"""ShardWriter: samples in, a dataset out."""
+"""`ShardWriter` and `ShardingService`."""
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping
-from dataclasses import asdict, replace
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from types import TracebackType
 from typing import Any, Literal, Self
 
 import msgspec
 
 from shoal.codec import EncodeOptions
-from shoal.errors import ObjectExistsError, OptionError, ShoalWarning, WriteError
-from shoal.shard._compress import fitting_compression
-from shoal.shard._folder import (
-    Journal,
+from shoal.errors import ObjectExistsError, OptionError, ShoalError, ShoalWarning, WriteError
+from shoal.sample import is_record, pack, schema_of
+from shoal.schema import schema_to_json
+from shoal.store import base_name, join_url, number_in_name, numbered_name, parent_url, relative_url
+
+from ._compression import check_compression, fitting_compression
+from ._foreign_formats import WidsShard, export_wids
+from ._index import save_index
+from ._journal import Journal, commit_staged, edge_keys, recover, remove_shards, shards_there, staging_url, still_there
+from ._manifest import (
     Manifest,
     ShardRecord,
-    commit_staged,
-    edge_keys,
-    index_url,
     joined_schema,
     load_manifest,
     manifest_metadata,
+    manifest_url,
     merge_shards,
-    recover,
-    remove_shards,
-    shards_there,
     split_of,
-    staging_url,
-    still_there,
     update_manifest,
 )
-from shoal.shard._index import save_index
-from shoal.shard._tar import BLOCK, META_MEMBER, check_key, padded
-from shoal.store import base_name, join_url, number_in_name, numbered_name, parent_url, relative_url
+from ._member_names import META_MEMBER, check_key
+from ._open_shards import index_url
+from ._shard_file import SampleEncoder, ShardFile
+from ._tar_header import BLOCK, padded
 
-from ._sample_encoder import SampleEncoder
-from ._shard_file import ShardFile
-from ._typed import TypedSamples
-from ._write_options import FieldOrder, WriteOptions
+__all__ = ["ShardWriter", "ShardingService", "WriteOptions"]
 
-__all__ = ["ShardWriter"]
+FieldOrder = Literal["given", "sorted"]
+
+
+# ---------------------------------------------------------------------------------------------------------- ShardWriter
 
 
 class ShardWriter:
@@ -388,3 +389,182 @@ def _named(pattern: str, split: str | None) -> str:
     if not pattern.endswith("/") and ("." in base_name(pattern) or numbered_name(pattern, 0) != pattern):
         return pattern
     return join_url(pattern, f"{split or 'shard'}-%06d.tar")
+
+
+# ---------------------------------------------------------------------------------------- how shards are cut and stored
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """How shards are cut and stored. Raises OptionError for what cannot be."""
+
+    max_samples: int = 10_000
+    max_bytes: int = 1 << 30
+    compression: str | None = None
+    level: int | None = None
+    field_order: FieldOrder = "given"
+    mtime: int = 0
+    hashed: bool = False
+    """Whether to keep each shard's sha256. It costs a third of the disk's speed, so only when asked."""
+    durable: bool = False
+    """Whether to wait until each shard would survive a power cut."""
+    allow_pickle: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_samples < 1 or self.max_bytes < 1:
+            raise OptionError(
+                "a shard holds something",
+                expected="max_samples and max_bytes of at least 1",
+                found=(self.max_samples, self.max_bytes),
+            )
+        if self.compression is not None:
+            check_compression(self.compression, self.level)
+        elif self.level is not None:
+            raise OptionError("a level needs a compression", expected="compression='gzip' or another", found=self.level)
+        if self.field_order not in ("given", "sorted"):
+            raise OptionError("no such field_order", expected="'given' or 'sorted'", found=repr(self.field_order))
+        # Not `in range(...)`: for a float that looks at every number of it.
+        if type(self.mtime) is not int or not 0 <= self.mtime < 8**11:
+            raise OptionError("mtime is a whole number of seconds", expected=f"0 to {8**11 - 1}", found=self.mtime)
+
+
+# ------------------------------------------------------------------------------------------------------ ShardingService
+
+
+class ShardingService:
+    """Create WebDataset shards from an iterable of samples.
+
+    ``output_dir`` is a folder or a URL. Shards are called ``shard-000000.tar`` and so on whatever the ``compression``:
+    readers go by content. ``shard_size`` is the number of samples in a shard.
+
+    Example:
+        >>> import shoal
+        >>> service = shoal.ShardingService("memory://doc/service", shard_size=2)
+        >>> samples = [{"image.jpg": b"...", "label.txt": "cat", "metadata": {"source": "web"}} for _ in range(3)]
+        >>> service.create_shards_from_data(samples, metadata={"dataset": "pets"})
+        ['memory://doc/service/shard-000000.tar', 'memory://doc/service/shard-000001.tar']
+        >>> len(shoal.load_shards("memory://doc/service"))
+        3
+    """
+
+    def __init__(
+        self,
+        output_dir: str | os.PathLike[str],
+        shard_size: int = 1000,
+        compression: str | None = None,
+        *,
+        max_bytes: int = 1 << 30,
+        level: int | None = None,
+        hashed: bool = False,
+        wids: bool = False,
+    ) -> None:
+        if type(shard_size) is not int or shard_size < 1:
+            raise OptionError(
+                "a shard holds at least one sample", expected="shard_size of at least 1", found=repr(shard_size)
+            )
+        WriteOptions(shard_size, max_bytes, compression, level)  # what cannot be is refused now
+        self.output_dir = os.fspath(output_dir)
+        self.shard_size = shard_size
+        self.compression = compression
+        self._max_bytes = max_bytes
+        self._level = level
+        self._hashed = hashed
+        self._wids = wids
+
+    @property
+    def index_path(self) -> str:
+        """Where the JSON index of all shards is: the manifest."""
+        return manifest_url(self.output_dir)
+
+    def create_shards_from_data(
+        self,
+        samples: Iterable[Any],
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        overwrite: bool = False,
+        resume: bool = False,
+    ) -> list[str]:
+        """Write the samples and return the shards' paths.
+
+        Samples are taken one at a time, so any iterable will do: mappings, packables or ``(key, mapping)`` pairs. A
+        field called ``metadata`` becomes ``{key}.json``. ``metadata`` describes the whole: it goes into the index,
+        into a ``__meta__`` member of each shard, and its ``split`` names the split.
+
+        ``resume`` goes on after the finished shards of an interrupted call with the same samples; ``overwrite``
+        replaces shards that are there, all at once when the new ones are whole.
+        """
+        writer = ShardWriter(
+            join_url(self.output_dir, "shard-%06d.tar"),
+            max_samples=self.shard_size,
+            max_bytes=self._max_bytes,
+            compression=self.compression,
+            level=self._level,
+            metadata=metadata,
+            split=_split_in(metadata),
+            hashed=self._hashed,
+            overwrite=overwrite,
+            resume=resume,
+        )
+        with writer:
+            for sample in _with_json(samples):
+                writer.write(sample)
+        if self._wids:
+            self._export_wids(writer)
+        return writer.urls
+
+    def _export_wids(self, writer: ShardWriter) -> None:
+        """Beside the manifest, not beside the shards: a hub would take another file there for data."""
+        urls = zip(writer.urls, writer.shards, strict=True)
+        shards = [WidsShard(url, record.samples, record.bytes) for url, record in urls]
+        export_wids(shards, join_url(parent_url(self.index_path), "wids.json"))
+
+
+def _split_in(metadata: Mapping[str, Any] | None) -> str | None:
+    split = (metadata or {}).get("split")
+    return split if isinstance(split, str) and split else None
+
+
+def _with_json(samples: Iterable[Any]) -> Iterator[Any]:
+    """``metadata`` of a sample is stored under the name that readers know."""
+    for sample in samples:
+        key, fields = sample if isinstance(sample, tuple) and len(sample) == 2 else (None, sample)
+        if isinstance(fields, Mapping) and "metadata" in fields:
+            if "json" in fields:
+                raise WriteError(
+                    "a sample has both metadata and json, which would be one member", key=key or fields.get("__key__")
+                )
+            fields = {("json" if name == "metadata" else name): value for name, value in fields.items()}
+            yield fields if key is None else (key, fields)
+        else:
+            yield sample
+
+
+# ------------------------------------------------------------------------------- typed samples on their way into shards
+
+
+class TypedSamples:
+    """Packs what is no mapping, and remembers of which types it was."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[type] = Counter()
+
+    def stored(self, sample: Any, number: int) -> Any:
+        """The mapping that is written; None for what is no sample. What does not fit is told with its number as key.
+
+        It has no key of its own where the type is packed here, so the writer numbers it: keys that are unique in all
+        the world would make other bytes each time.
+        """
+        kind = type(sample)
+        try:
+            if not is_record(kind) or (hasattr(kind, "as_wds") and not hasattr(kind, "__schema__")):
+                return getattr(sample, "as_wds", None)
+            fields = {"msgpack": pack(sample)}
+        except ShoalError as error:
+            raise error.at(key=f"{number:09d}") from error.__cause__
+        self._counts[kind] += 1
+        return fields
+
+    def schema(self, samples: int) -> dict[str, Any] | None:
+        """The schema of this many samples, where all were of one type."""
+        found = [kind for kind, count in self._counts.items() if count == samples]
+        return schema_to_json(schema_of(found[0])) if found else None
