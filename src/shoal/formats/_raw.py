@@ -1,60 +1,182 @@
-"""One file, one sample: any files, and images in a folder for each class."""
+"""One object, one sample: what raw files, ``.npz`` files and folders of images share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from shoal.errors import FormatError
-from shoal.store import base_name
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
-from ._parts import Values
+from shoal.errors import FieldError, SampleKeyError, ShoalError
+from shoal.shard import Decoders, ErrorLog, Sample, checked_rows
+from shoal.store import ObjectInfo, base_name, local_path, relative_url, scheme_of, store_for
 
-__all__ = ["IMAGE_ENDINGS", "class_labels", "image_values", "raw_field", "raw_fields", "raw_values", "stem_of"]
+from ._files import Files, identity_of
+from ._parts import KEY, Values, decode_values
 
-IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".avif")
-_NO_EXTENSION = "bin"
+__all__ = ["ObjectSource"]
 
-
-def raw_field(path: str) -> str:
-    """The field that holds a file's bytes: its extension in small letters.
-
-    Example:
-        >>> raw_field("a/photo.JPG"), raw_field("a/notes")
-        ('jpg', 'bin')
-    """
-    stem, dot, extension = base_name(path).rpartition(".")
-    return extension.lower() if dot and stem and extension else _NO_EXTENSION
+Int64 = npt.NDArray[np.int64]
+_NO_DECODERS: Decoders = {}
+_RUN = 64
+_AT_ONCE = 16
+"""How many objects are asked for at once where each answer takes a while."""
 
 
-def raw_values(path: str, data: bytes, fields: Sequence[str] | None) -> Values:
-    """The bytes of a file under its extension."""
-    field = raw_field(path)
-    return {field: data} if fields is None or field in fields else {}
+class ObjectSource:
+    """Every object is a sample, in the order of their names; its key is its name below the folder."""
 
+    def __init__(
+        self,
+        name: str,
+        files: Files,
+        values: Callable[[str, bytes, Sequence[str] | None], Values],
+        fields: Callable[[Sequence[str], Callable[[str], bytes]], tuple[str, ...]],
+        *,
+        key: Callable[[str], str] = str,
+        extra: Callable[[Sequence[str]], Sequence[Mapping[str, Any]]] | None = None,
+        told: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._name = name
+        self._files = files
+        self._values = values
+        self._field_names = fields
+        self._key = key
+        self._extra = extra
+        self._told = dict(told or {})
 
-def raw_fields(paths: Sequence[str], read: Callable[[str], bytes]) -> tuple[str, ...]:
-    """Every extension, in the order they appear."""
-    return tuple(dict.fromkeys(map(raw_field, paths)))
+    @functools.cached_property
+    def infos(self) -> tuple[ObjectInfo, ...]:
+        """The objects."""
+        return self._files.find()
 
+    @functools.cached_property
+    def paths(self) -> list[str]:
+        """Each object's name below the folder; its own name where files were named."""
+        root = self._files.folder
+        if root is None:
+            return [base_name(info.url) for info in self.infos]
+        return [relative_url(info.url, root) for info in self.infos]
 
-def image_values(path: str, data: bytes, fields: Sequence[str] | None) -> Values:
-    """The bytes of an image file, whichever extension it has."""
-    return {"image": data} if fields is None or "image" in fields else {}
+    @property
+    def identity(self) -> str:
+        """Equal for equal objects, wherever they lie."""
+        return identity_of([self._name, sorted(self._told.items())], self.infos)
 
+    def __len__(self) -> int:
+        return len(self.infos)
 
-def class_labels(paths: Sequence[str]) -> list[Mapping[str, Any]]:
-    """The class of each file: its first folder, numbered in the order of the names. Raises FormatError without one."""
-    for path in paths:
-        if "/" not in path:
-            raise FormatError("an image is in no class's folder", expected="class/image", found=path)
-    folders = [path.partition("/")[0] for path in paths]
-    numbers = {name: number for number, name in enumerate(sorted(set(folders)))}
-    return [{"cls": numbers[folder], "class_name": folder} for folder in folders]
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields samples have."""
+        return self._names
 
+    @functools.cached_property
+    def _names(self) -> tuple[str, ...]:
+        try:
+            return self._field_names(self.paths, self._bytes_of)
+        except ShoalError as error:
+            raise error.at(shard=self.infos[0].url) from error.__cause__
 
-def stem_of(path: str) -> str:
-    """A file's path without its extension."""
-    folder, slash, name = path.rpartition("/")
-    stem, dot, _ = name.rpartition(".")
-    return folder + slash + (stem if dot and stem else name)
+    def _bytes_of(self, path: str) -> bytes:
+        return self._fetch(self.infos[self.paths.index(path)].url)
+
+    @functools.cached_property
+    def _is_local(self) -> bool:
+        return all(scheme_of(info.url) in {"file", "memory"} for info in self.infos[:1])
+
+    def _fetch(self, url: str) -> bytes:
+        if scheme_of(url) != "file":
+            return store_for(url).read_all(url)
+        try:
+            with open(local_path(url), "rb", buffering=0) as file:
+                return file.read()
+        except OSError:
+            return store_for(url).read_all(url)  # which says in our words what is wrong
+
+    @functools.cached_property
+    def _extras(self) -> Sequence[Mapping[str, Any]] | None:
+        return None if self._extra is None else self._extra(self.paths)
+
+    def read(self, rows: Int64, fields: Sequence[str] | None = None, decoders: Decoders = _NO_DECODERS) -> list[Sample]:
+        """The samples with these numbers, in this order; several objects are fetched at once where that helps."""
+        numbers = checked_rows(rows, len(self)).tolist()
+        urls = [self.infos[number].url for number in numbers]
+        samples = [self._sample(*each, fields) for each in zip(numbers, self._fetched(urls, fields), strict=True)]
+        decode_values(samples, decoders)
+        return samples
+
+    def _fetched(self, urls: list[str], fields: Sequence[str] | None) -> list[bytes]:
+        if fields is not None and not fields:
+            return [b""] * len(urls)
+        if self._is_local or len(urls) < 2:
+            return [self._fetch(url) for url in urls]
+        with ThreadPoolExecutor(min(_AT_ONCE, len(urls))) as pool:
+            return list(pool.map(self._fetch, urls))
+
+    def _sample(self, number: int, data: bytes, fields: Sequence[str] | None) -> Sample:
+        url, path = self.infos[number].url, self.paths[number]
+        sample: Sample = {KEY: self._key(path), "__url__": url}
+        if fields is None or fields:
+            try:
+                sample.update(self._values(path, data, fields))
+            except ShoalError as error:
+                raise error.at(shard=url, key=sample[KEY]) from error.__cause__
+        extras = self._extras
+        if extras is not None:
+            sample.update({name: v for name, v in extras[number].items() if fields is None or name in fields})
+        return sample
+
+    def stream(
+        self, fields: Sequence[str] | None = None, decoders: Decoders = _NO_DECODERS, log: ErrorLog | None = None
+    ) -> Iterator[list[Sample]]:
+        """All samples in order; where ``log`` goes on, without those that cannot be read."""
+        log = log or ErrorLog()
+        for start in range(0, len(self), _RUN):
+            rows = np.arange(start, min(start + _RUN, len(self)))
+            try:
+                samples = self.read(rows, fields, decoders)
+            except ShoalError:
+                if not log.goes_on:
+                    raise
+                samples = [sample for row in rows.tolist() for sample in self._sound(row, fields, decoders, log)]
+            yield samples
+
+    def _sound(self, row: int, fields: Sequence[str] | None, decoders: Decoders, log: ErrorLog) -> list[Sample]:
+        try:
+            return self.read(np.array([row]), fields, decoders)
+        except ShoalError as error:
+            log.handle(error)
+            return []
+
+    def find(self, key: str) -> int:
+        """The number of the first sample with this key. Raises SampleKeyError."""
+        number = self._number_by_key.get(key)
+        if number is None:
+            first = next(iter(self._number_by_key), None)
+            hint = None if first is None else f"keys look like {first!r}"
+            raise SampleKeyError("no sample has this key", found=repr(key), hint=hint)
+        return number
+
+    @functools.cached_property
+    def _number_by_key(self) -> dict[str, int]:
+        numbers: dict[str, int] = {}
+        for number, path in enumerate(self.paths):
+            numbers.setdefault(self._key(path), number)
+        return numbers
+
+    def keys(self, rows: Int64) -> list[str]:
+        """The keys of these samples."""
+        return [self._key(self.paths[row]) for row in checked_rows(rows, len(self)).tolist()]
+
+    def table(self, columns: Sequence[str]) -> pa.Table:
+        """The keys; these formats have no metadata columns."""
+        for name in columns:
+            if name != KEY:
+                raise FieldError("no such column", expected=KEY, found=name)
+        keys = pa.array(self.keys(np.arange(len(self))), pa.string())
+        return pa.table([keys] * len(columns), names=list(columns))
