@@ -274,9 +274,9 @@ class TestCsv:
         assert list(shoal.Dataset(tmp_path / "a.csv")) == []
 
     def test_chunks_that_cut_a_quote(self, tmp_path, monkeypatch):
-        from shoal.formats import _lines
+        from shoal.formats import _csv_jsonl
 
-        monkeypatch.setattr(_lines, "_CHUNK", 5)
+        monkeypatch.setattr(_csv_jsonl, "_CHUNK", 5)
         path = tmp_path / "a.csv"
         self.FRAME.to_csv(path, index=False)
         assert [sample["n"] for sample in shoal.Dataset(path)] == list(range(40))

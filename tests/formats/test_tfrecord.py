@@ -19,9 +19,8 @@ from hypothesis import strategies as st
 import shoal
 from shoal.dataset import TFRecordDataset
 from shoal.errors import ChecksumError, DecodeError, EncodeError, OptionError, ShoalWarning, TruncatedError
-from shoal.formats import _crc32c, write_format
-from shoal.formats._example import decode_example, encode_example
-from shoal.formats._tfrecord import frame, pack_record
+from shoal.formats import _tfrecord, write_format
+from shoal.formats._tfrecord import decode_example, encode_example, frame, pack_record
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 FLOAT32 = st.floats(width=32, allow_nan=False)
@@ -179,19 +178,19 @@ class TestChecksum:
     @pytest.mark.parametrize("size", [0, 1, 7, 255, 256, 257, 511, 512, 1000, 4096, 70_001])
     def test_without_the_compiled_package(self, size):
         data = np.random.default_rng(size).bytes(size)
-        found = _crc32c._by_numpy(data, np.zeros(1, np.int64), np.array([size]))
+        found = _tfrecord._by_numpy(data, np.zeros(1, np.int64), np.array([size]))
         assert found.tolist() == [google_crc32c.value(data)]
-        assert _crc32c.crc32c(data) == google_crc32c.value(data)
+        assert _tfrecord.crc32c(data) == google_crc32c.value(data)
 
     def test_of_many_ranges(self, monkeypatch):
         data = np.random.default_rng(0).bytes(50_000)
         starts = np.array([0, 5, 100, 40_000, 7])
         stops = np.array([5, 5, 30_000, 50_000, 8])
         expected = [google_crc32c.value(data[a:b]) for a, b in zip(starts, stops, strict=True)]
-        assert _crc32c.crc32c_of_ranges(data, starts, stops).tolist() == expected
-        monkeypatch.setattr(_crc32c, "_compiled", lambda: None)
-        assert _crc32c.crc32c_of_ranges(data, starts, stops).tolist() == expected
-        assert _crc32c.crc32c(b"123456789") == 0xE3069283
+        assert _tfrecord.crc32c_of_ranges(data, starts, stops).tolist() == expected
+        monkeypatch.setattr(_tfrecord, "_compiled", lambda: None)
+        assert _tfrecord.crc32c_of_ranges(data, starts, stops).tolist() == expected
+        assert _tfrecord.crc32c(b"123456789") == 0xE3069283
 
 
 @pytest.fixture
@@ -217,7 +216,7 @@ def test_a_wrong_checksum_of_the_data(records):
 
 
 def test_a_flip_is_seen_without_the_compiled_package(records, monkeypatch):
-    monkeypatch.setattr(_crc32c, "_compiled", lambda: None)
+    monkeypatch.setattr(_tfrecord, "_compiled", lambda: None)
     assert [sample["n"] for sample in shoal.Dataset(records)] == list(range(10))
     data = bytearray(records.read_bytes())
     data[-6] ^= 1

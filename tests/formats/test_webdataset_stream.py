@@ -20,9 +20,8 @@ from tests.formats.tars import PACKERS, make_tar, numbered, write_tar
 
 from shoal.errors import DecodeError, OptionError, ShoalWarning, StoreError, TarError
 from shoal.formats import webdataset
-from shoal.formats._webdataset_ahead import ReadAhead
-from shoal.formats._webdataset_archive import Place, Step
-from shoal.formats._webdataset_stream import shard_order
+from shoal.formats._webdataset_reader import Place, Step
+from shoal.formats._webdataset_stream import ReadAhead, shard_order
 from shoal.shard._stream import _SeenKeys
 from shoal.store import store_for
 

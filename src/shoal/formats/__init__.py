@@ -19,9 +19,9 @@ anyone may add one with ``register_format``. ``write_format`` writes samples in 
 
 from . import webdataset
 from ._builtin import register_all as _register_all
-from ._plain import as_member, member_key, member_name
+from ._member_values import as_member, member_key, member_name
 from ._registry import Format, SourceOptions, detect, detect_name, formats, open_source, register_format
-from ._write import WRITABLE, write_format
+from ._writers import WRITABLE, write_format
 
 __all__ = [
     "WRITABLE",

@@ -13,8 +13,7 @@ from typing import Any
 from shoal.errors import OptionError
 from shoal.shard import Source
 
-from ._files import Files, PathLike
-from ._registry import Format, SourceOptions, register_built_in
+from ._registry import Files, Format, PathLike, SourceOptions, register_built_in
 
 __all__ = ["register_all"]
 
@@ -38,8 +37,7 @@ def _taken(name: str, options: SourceOptions, **defaults: Any) -> dict[str, Any]
 
 
 def _open_raw(path: Paths, options: SourceOptions) -> Source:
-    from ._objects import ObjectSource
-    from ._raw import raw_fields, raw_values
+    from ._raw import ObjectSource, raw_fields, raw_values
 
     said = _taken("raw", options, field=None)
     field = said["field"]
@@ -58,8 +56,7 @@ def _under(name: str, path: str, data: bytes, fields: Any) -> dict[str, Any]:
 
 
 def _open_imagefolder(path: Paths, options: SourceOptions) -> Source:
-    from ._objects import ObjectSource
-    from ._raw import IMAGE_ENDINGS, class_labels, image_values, stem_of
+    from ._raw import IMAGE_ENDINGS, ObjectSource, class_labels, image_values, stem_of
 
     _taken("imagefolder", options)
     return ObjectSource(
@@ -74,9 +71,8 @@ def _open_imagefolder(path: Paths, options: SourceOptions) -> Source:
 
 def _open_npz(path: Paths, options: SourceOptions) -> Source:
     from ._npz import NpzRows, npz_fields, npz_values
-    from ._objects import ObjectSource
-    from ._parts import PartSource
-    from ._raw import stem_of
+    from ._raw import ObjectSource, stem_of
+    from ._sources import PartSource
 
     said, files = _taken("npz", options, rows=False, key=None), _files(path, options, (".npz",))
     if said["rows"]:
@@ -86,7 +82,7 @@ def _open_npz(path: Paths, options: SourceOptions) -> Source:
 
 def _open_hdf5(path: Paths, options: SourceOptions) -> Source:
     from ._hdf5 import Hdf5Part
-    from ._parts import PartSource
+    from ._sources import PartSource
 
     said = _taken("hdf5", options, group="/", key=None)
     files = _files(path, options, (".h5", ".hdf5"))
@@ -94,7 +90,7 @@ def _open_hdf5(path: Paths, options: SourceOptions) -> Source:
 
 
 def _open_tfrecord(path: Paths, options: SourceOptions) -> Source:
-    from ._parts import PartSource
+    from ._sources import PartSource
     from ._tfrecord import RecordOptions, TFRecordPart
 
     said = _taken("tfrecord", options, compression_type=None, example=True, lists=(), key=None)
@@ -105,22 +101,22 @@ def _open_tfrecord(path: Paths, options: SourceOptions) -> Source:
 
 
 def _open_parquet(path: Paths, options: SourceOptions) -> Source:
-    from ._tables import ParquetPart, TableSource
+    from ._arrow import ParquetPart, TableSource
 
     said = _taken("parquet", options, key=None)
     return TableSource("parquet", _files(path, options, _ENDINGS["parquet"]), ParquetPart, key=said["key"])
 
 
 def _open_arrow(path: Paths, options: SourceOptions) -> Source:
-    from ._tables import ArrowPart, TableSource
+    from ._arrow import ArrowPart, TableSource
 
     said = _taken("arrow", options, key=None)
     return TableSource("arrow", _files(path, options, _ENDINGS["arrow"]), ArrowPart, key=said["key"])
 
 
 def _open_csv(path: Paths, options: SourceOptions) -> Source:
-    from ._lines import CsvOptions, CsvPart
-    from ._parts import PartSource
+    from ._csv_jsonl import CsvOptions, CsvPart
+    from ._sources import PartSource
 
     said = _taken("csv", options, delimiter=None, quote='"', header=True, types=(), key=None)
     types = said["types"]
@@ -133,28 +129,28 @@ def _open_csv(path: Paths, options: SourceOptions) -> Source:
 
 
 def _open_jsonl(path: Paths, options: SourceOptions) -> Source:
-    from ._lines import JsonlPart
-    from ._parts import PartSource
+    from ._csv_jsonl import JsonlPart
+    from ._sources import PartSource
 
     said = _taken("jsonl", options, key=None)
     return PartSource("jsonl", _files(path, options, _ENDINGS["jsonl"]), JsonlPart, key=said["key"])
 
 
 def _open_mds(path: Paths, options: SourceOptions) -> Source:
-    from ._mds import mds_chunks
+    from ._chunks import mds_chunks
 
     return _open_chunks("mds", path, options, mds_chunks)
 
 
 def _open_litdata(path: Paths, options: SourceOptions) -> Source:
-    from ._litdata import litdata_chunks
+    from ._chunks import litdata_chunks
 
     return _open_chunks("litdata", path, options, litdata_chunks)
 
 
 def _open_chunks(name: str, path: Paths, options: SourceOptions, specs: Callable[..., Any]) -> Source:
     from ._chunks import IndexFolder
-    from ._parts import PartSource
+    from ._sources import PartSource
 
     said = _taken(name, options, key=None)
     if not isinstance(path, (str, os.PathLike)):

@@ -16,8 +16,7 @@ import numpy.typing as npt
 from shoal.errors import DecodeError, OptionError
 from shoal.store import ObjectReader
 
-from ._offset_cache import kept_offsets
-from ._parts import Values, runs_of
+from ._sources import Values, kept_offsets, runs_of
 
 __all__ = ["ColumnType", "CsvOptions", "CsvPart", "JsonlPart"]
 

@@ -15,9 +15,8 @@ import numpy.typing as npt
 from shoal.errors import DecodeError, EncodeError, FieldError, MissingExtraError
 from shoal.store import ObjectReader
 
-from ._parts import Values, runs_of
-from ._plain import as_member, is_bytes
-from ._range_file import file_for
+from ._member_values import as_member, is_bytes
+from ._sources import Values, file_for, runs_of
 
 __all__ = ["Column", "Hdf5Part", "import_h5py", "open_columns"]
 

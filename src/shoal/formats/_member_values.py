@@ -11,7 +11,7 @@ from shoal.codec import codec_for, encode
 from shoal.errors import CodecError, EncodeError, WriteError
 from shoal.store import base_name
 
-from ._parts import KEY, number_key
+from ._sources import KEY, number_key
 
 __all__ = ["Row", "as_member", "extension_of_image", "is_bytes", "member_key", "member_name", "rows_from"]
 

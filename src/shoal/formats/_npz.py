@@ -18,8 +18,7 @@ from shoal.codec import Limits, codec_for, decode_npy, encode
 from shoal.errors import CodecError, DecodeError, EncodeError, UnsafeCodecError
 from shoal.store import ObjectReader
 
-from ._parts import Values, runs_of
-from ._range_file import RangeFile
+from ._sources import RangeFile, Values, runs_of
 
 __all__ = ["NpzRows", "npz_fields", "npz_values", "pack_npz"]
 

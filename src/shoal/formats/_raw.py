@@ -1,4 +1,4 @@
-"""One object, one sample: what raw files, ``.npz`` files and folders of images share."""
+"""One object per sample: raw files and folders of images."""
 
 from __future__ import annotations
 
@@ -11,20 +11,66 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shoal.errors import FieldError, SampleKeyError, ShoalError
+from shoal.errors import FieldError, FormatError, SampleKeyError, ShoalError
 from shoal.shard import Decoders, ErrorLog, Sample, checked_rows
 from shoal.store import ObjectInfo, base_name, local_path, relative_url, scheme_of, store_for
 
-from ._files import Files, identity_of
-from ._parts import KEY, Values, decode_values
+from ._registry import Files, identity_of
+from ._sources import KEY, Values, decode_values
 
-__all__ = ["ObjectSource"]
+__all__ = ["IMAGE_ENDINGS", "ObjectSource", "class_labels", "image_values", "raw_fields", "raw_values", "stem_of"]
 
 Int64 = npt.NDArray[np.int64]
+IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".avif")
+_NO_EXTENSION = "bin"
 _NO_DECODERS: Decoders = {}
 _RUN = 64
 _AT_ONCE = 16
 """How many objects are asked for at once where each answer takes a while."""
+
+
+def raw_field(path: str) -> str:
+    """The field that holds a file's bytes: its extension in small letters.
+
+    Example:
+        >>> raw_field("a/photo.JPG"), raw_field("a/notes")
+        ('jpg', 'bin')
+    """
+    stem, dot, extension = base_name(path).rpartition(".")
+    return extension.lower() if dot and stem and extension else _NO_EXTENSION
+
+
+def raw_values(path: str, data: bytes, fields: Sequence[str] | None) -> Values:
+    """The bytes of a file under its extension."""
+    field = raw_field(path)
+    return {field: data} if fields is None or field in fields else {}
+
+
+def raw_fields(paths: Sequence[str], read: Callable[[str], bytes]) -> tuple[str, ...]:
+    """Every extension, in the order they appear."""
+    return tuple(dict.fromkeys(map(raw_field, paths)))
+
+
+def image_values(path: str, data: bytes, fields: Sequence[str] | None) -> Values:
+    """The bytes of an image file, whichever extension it has."""
+    return {"image": data} if fields is None or "image" in fields else {}
+
+
+def class_labels(paths: Sequence[str]) -> list[Mapping[str, Any]]:
+    """The class of each file: its first folder, numbered in the order of the names. Raises FormatError without one."""
+    for path in paths:
+        if "/" not in path:
+            raise FormatError("an image is in no class's folder", expected="class/image", found=path)
+    folders = [path.partition("/")[0] for path in paths]
+    numbers = {name: number for number, name in enumerate(sorted(set(folders)))}
+    return [{"cls": numbers[folder], "class_name": folder} for folder in folders]
+
+
+def stem_of(path: str) -> str:
+    """A file's path without its extension."""
+    folder, slash, name = path.rpartition("/")
+    stem, dot, _ = name.rpartition(".")
+    return folder + slash + (stem if dot and stem else name)
 
 
 class ObjectSource:

@@ -1,8 +1,12 @@
-"""Files with many samples each as one numbered sequence: what Parquet, HDF5, TFRecord, CSV and their like share."""
+"""Files with many samples each, as one numbered sequence."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import hashlib
+import io
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,21 +16,33 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shoal.errors import CodecError, FieldError, SampleKeyError, ShoalError
+from shoal.codec import decode_npy, encode_npy
+from shoal.errors import CodecError, DecodeError, FieldError, SampleKeyError, ShoalError, StoreError
 from shoal.shard import Decoders, ErrorLog, Sample, checked_rows, key_hint
-from shoal.store import ObjectInfo, ObjectReader, store_for
+from shoal.store import ObjectInfo, ObjectReader, cache_dir, join_url, local_path, scheme_of, store_for
 
-from ._files import identity_of
+from ._registry import identity_of, place_of
 
-__all__ = ["KEY", "Part", "PartSource", "Values", "decode_values", "number_key", "runs_of"]
+__all__ = [
+    "KEY",
+    "PartSource",
+    "RangeFile",
+    "Values",
+    "decode_values",
+    "file_for",
+    "kept_offsets",
+    "number_key",
+    "runs_of",
+]
 
-KEY = "__key__"
-"""The field of a file that holds the keys of its samples, where it has one."""
 Values = dict[str, Any]
 Int64 = npt.NDArray[np.int64]
+KEY = "__key__"
+"""The field of a file that holds the keys of its samples, where it has one."""
 _NO_DECODERS: Decoders = {}
 _MOST_OPEN = 16
 _RUN = 256
+_FOLDER = "offsets"
 
 
 class Part(Protocol):
@@ -312,3 +328,58 @@ def _text(name: Any) -> str:
     if isinstance(name, (bytes, memoryview)):
         return str(name, "utf-8", "replace")
     return str(name)
+
+
+class RangeFile(io.RawIOBase):
+    """An open object, read by ranges; each has a place of its own, so it belongs to one thread at a time."""
+
+    def __init__(self, reader: ObjectReader) -> None:
+        super().__init__()
+        self._reader = reader
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._reader.info.size}[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        data = self._reader.read(self._at, self._at + len(view))
+        view[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+
+def file_for(reader: ObjectReader) -> Any:
+    """What a library can open: the path of a local file, else a file over its ranges."""
+    if scheme_of(reader.info.url) == "file":
+        return local_path(reader.info.url)
+    return io.BufferedReader(RangeFile(reader), 1 << 18)
+
+
+def kept_offsets(reader: ObjectReader, kind: str, find: Callable[[ObjectReader], Int64]) -> Int64:
+    """What ``find`` says of an open object, asked once for each state of it; a changed object is another entry."""
+    info = reader.info
+    name = hashlib.sha256(repr((place_of(info), info.size, info.version, kind)).encode()).hexdigest()
+    url = join_url(cache_dir(), _FOLDER, name + ".npy")
+    store = store_for(url)
+    try:
+        kept = decode_npy(store.read_all(url))
+        if kept.dtype == np.int64:
+            return kept
+    except (StoreError, DecodeError):  # not there, or damaged: found again
+        pass
+    found = find(reader)
+    with contextlib.suppress(StoreError):  # a cache that cannot be written costs time, nothing else
+        store.write_all(url, encode_npy(found))
+    return found

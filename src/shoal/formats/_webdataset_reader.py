@@ -1,19 +1,65 @@
-"""The samples of one archive: neighbours as they come, or the whole archive grouped by key."""
+"""The samples of one WebDataset archive."""
 
 from __future__ import annotations
 
+import os
+import stat
+import sys
 from collections import Counter, deque
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
-from shoal.errors import DuplicateFieldError, OptionError, ShoalError, StoreError, TarError, TruncatedError
-from shoal.shard import Decoders, KeyRule, Sample, SampleStream, StreamOptions
+from shoal.codec import Decoder, DecodeSpec, decode_spec, decoders
+from shoal.errors import (
+    CodecError,
+    DecodeError,
+    DuplicateFieldError,
+    ObjectNotFoundError,
+    OptionError,
+    ShoalError,
+    StoreError,
+    TarError,
+    TruncatedError,
+)
+from shoal.shard import (
+    Decoders,
+    Feed,
+    KeyRule,
+    ReaderFeed,
+    Sample,
+    SampleStream,
+    StreamFeed,
+    StreamOptions,
+    SupportsRead,
+    decompressed,
+    is_dataset_folder,
+    locate_shards,
+    reader_stream,
+    sniff,
+)
+from shoal.store import expand_pattern, local_path, scheme_of, store_for
 
-from ._webdataset_open import Archive, ArchiveSource, archive_name, open_archive
-from ._webdataset_values import FieldDecoders
+__all__ = [
+    "ArchiveOptions",
+    "ArchiveReader",
+    "ArchiveSource",
+    "OnDecodeError",
+    "Place",
+    "Step",
+    "archive_name",
+    "field_decoders",
+    "held_sources",
+    "is_stream",
+    "resolve_sources",
+]
 
-__all__ = ["ArchiveOptions", "ArchiveReader", "Place", "Step"]
+ArchiveSource = str | os.PathLike[str] | SupportsRead
+OnDecodeError = Literal["keep", "raise"]
+FieldDecoders = Callable[[Sequence[str]], Decoders]
+
+
+# ------------------------------------------------------------------------------------------- the samples of one archive
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,3 +298,304 @@ class _Grouping:
     def _same(self, key: str, name: str) -> TarError:
         problem, hint = "flattening folders makes two samples one", "keep folders: KeyRule(folders='keep')"
         return TarError(problem, found=name, shard=self._name, key=key, hint=hint)
+
+
+# ------------------------------------------------------------------------------------ open what a user calls an archive
+
+
+STDIN = "-"
+_HEAD = 512
+_MARKS = "{*?[:"
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """An open archive: the tar's bytes, unpacked, and what is known of them."""
+
+    feed: Feed
+    close: Callable[[], None]
+    size: int | None = None
+    """Of the stored object, where it is known."""
+    stream: UnbrokenStream | None = None
+
+    @property
+    def failure(self) -> ShoalError | None:
+        """Why the bytes ended, where that was not their end."""
+        return None if self.stream is None else self.stream.failure
+
+
+class UnbrokenStream:
+    """A stream that fails only after all its bytes were taken, so that the samples in them are not lost.
+
+    From the failure on ``read`` gives no bytes, and ``failure`` says what happened.
+    """
+
+    def __init__(self, stream: SupportsRead) -> None:
+        self.failure: ShoalError | None = None
+        self._stream = stream
+
+    def read(self, size: int, /) -> bytes | None:
+        if self.failure is not None:
+            return b""
+        try:
+            return self._stream.read(size)
+        except OptionError:
+            raise
+        except ShoalError as error:
+            self.failure = error
+        except OSError as error:
+            self.failure = StoreError(error.strerror or str(error), hint="the stream failed while it was read")
+            self.failure.__cause__ = error
+        return b""
+
+
+class UnbrokenFeed(StreamFeed):
+    """The bytes of an `UnbrokenStream`; where they end because it failed, that is raised."""
+
+    def __init__(self, stream: UnbrokenStream) -> None:
+        super().__init__(stream)
+        self._unbroken = stream
+
+    def at(self, position: int, length: int) -> bytes:
+        data = super().at(position, length)
+        if not data and self._unbroken.failure is not None:
+            raise self._unbroken.failure
+        return data
+
+
+class _BinaryStream:
+    """The caller's object with ``read``, checked, and with what was read to see its kind put back in front."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._head = b""
+
+    def peek(self, size: int) -> bytes:
+        while len(self._head) < size and (part := self._stream_read(size - len(self._head))):
+            self._head += part
+        return self._head
+
+    def read(self, size: int, /) -> bytes | None:
+        if self._head:
+            part, self._head = self._head[:size], self._head[size:]
+            return part
+        return self._stream_read(size)
+
+    def _stream_read(self, size: int) -> bytes | None:
+        part = self._stream.read(size)
+        if isinstance(part, str):
+            raise OptionError("the stream gives text", expected="bytes", found="str", hint="open the file with 'rb'")
+        return None if part is None else bytes(part)  # None: nothing to read yet, which the feed refuses
+
+
+def is_stream(source: object) -> bool:
+    """Whether a source is read from where it stands, and cannot be opened again."""
+    return source == STDIN or hasattr(source, "read")
+
+
+def archive_name(source: ArchiveSource) -> str:
+    """How messages call a source."""
+    if isinstance(source, (str, os.PathLike)):
+        return "<stdin>" if source == STDIN else os.fspath(source)
+    name = getattr(source, "name", None)
+    return name if isinstance(name, str) else "<stream>"
+
+
+def held_sources(paths: ArchiveSource | Iterable[ArchiveSource]) -> ArchiveSource | tuple[ArchiveSource, ...]:
+    """What a user names, to be opened later: a list may change, or run out, before then.
+
+    Raises OptionError for what names no archive.
+    """
+    several: Any = paths
+    if isinstance(several, (str, os.PathLike)) or hasattr(several, "read"):
+        return _checked(several)
+    return tuple(map(_checked, several)) if isinstance(several, Iterable) else _checked(several)
+
+
+def _checked(source: Any) -> ArchiveSource:
+    if not isinstance(source, (str, os.PathLike)) and not hasattr(source, "read"):
+        expected = "a path, a URL, '-', or an object with read"
+        raise OptionError("this names no archive", expected=expected, found=type(source).__name__)
+    return cast("ArchiveSource", source)
+
+
+def resolve_sources(paths: ArchiveSource | tuple[ArchiveSource, ...]) -> tuple[ArchiveSource, ...]:
+    """Every archive that is meant, in order: a path, URL, pattern or folder, a stream, or several of these."""
+    if isinstance(paths, (str, os.PathLike)):
+        return _resolve_path(os.fspath(paths))
+    if isinstance(paths, tuple):
+        return tuple(source for item in paths for source in _resolve_item(item))
+    return (paths,)
+
+
+def _resolve_path(path: str) -> tuple[ArchiveSource, ...]:
+    if path != STDIN and is_dataset_folder(path):
+        return tuple(ref.url for ref in locate_shards(path).shards)
+    return _resolve_item(path)
+
+
+def _resolve_item(item: ArchiveSource) -> tuple[ArchiveSource, ...]:
+    """One of several. A file that is there is meant itself, even where its name could be a pattern."""
+    if not isinstance(item, (str, os.PathLike)):
+        return (item,)
+    path = os.fspath(item)
+    if path == STDIN or not any(mark in path for mark in _MARKS) or _is_there(path):
+        return (path,)
+    return tuple(expand_pattern(path))
+
+
+def _is_there(path: str) -> bool:
+    try:
+        store_for(path).info(path)
+    except (ObjectNotFoundError, StoreError):
+        return False
+    return True
+
+
+def open_archive(source: ArchiveSource) -> Archive:
+    """Open a source, and unpack it as it is read where it is compressed, which its first bytes tell.
+
+    Raises ObjectNotFoundError, StoreError, or OptionError for a stream of text. What the caller opened stays open.
+    """
+    if isinstance(source, (str, os.PathLike)):
+        return _open_path(os.fspath(source))
+    return _open_stream(source, _nothing)
+
+
+def _open_path(path: str) -> Archive:
+    if path == STDIN:
+        return _open_stream(sys.stdin.buffer, _nothing)
+    if _is_pipe(path):
+        file = open(local_path(path), "rb", buffering=0)  # noqa: SIM115 - closed with the archive
+        return _closed_on_error(file.close, lambda: _open_stream(file, file.close))
+    reader = store_for(path).open(path)
+
+    def opened() -> Archive:
+        compression = sniff(reader.read(0, _HEAD))
+        if compression is None:
+            return Archive(ReaderFeed(reader), reader.close, reader.info.size)
+        stream = UnbrokenStream(decompressed(reader_stream(reader), compression))
+        return Archive(UnbrokenFeed(stream), reader.close, reader.info.size, stream)
+
+    return _closed_on_error(reader.close, opened)
+
+
+def _open_stream(stream: Any, close: Callable[[], None]) -> Archive:
+    binary = _BinaryStream(stream)
+    compression = sniff(binary.peek(_HEAD))
+    unbroken = UnbrokenStream(binary if compression is None else decompressed(binary, compression))
+    return Archive(UnbrokenFeed(unbroken), close, None, unbroken)
+
+
+def _is_pipe(path: str) -> bool:
+    """Whether a path names something that cannot be read from any position, as ``/dev/stdin`` and named pipes do."""
+    if scheme_of(path) != "file":
+        return False
+    try:
+        mode = os.stat(local_path(path)).st_mode
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISBLK(mode))
+
+
+def _closed_on_error(close: Callable[[], None], opened: Callable[[], Archive]) -> Archive:
+    try:
+        return opened()
+    except BaseException:
+        close()
+        raise
+
+
+def _nothing() -> None:
+    """What the caller opened, the caller closes."""
+
+
+# ------------------------------------------------------ what a field's bytes become when a WebDataset archive is parsed
+
+
+_JSON = frozenset({"json", "jsonl"})
+_TEXT = frozenset({"txt", "text", "caption", "cls"})
+
+
+def field_decoders(decode: Any, on_decode_error: OnDecodeError, *, allow_pickle: bool = False) -> FieldDecoders:
+    """Give the function that finds, for fields, the functions that decode them.
+
+    Text is stripped whatever ``decode`` is; ``decode`` turns json, jsonl and npy into values, and a spec (see
+    `shoal.codec.decode_spec`) what it names too. All else stays bytes. Raises OptionError for what is no spec.
+    """
+    if on_decode_error not in {"keep", "raise"}:
+        raise OptionError("on_decode_error is unknown", expected="'keep' or 'raise'", found=repr(on_decode_error))
+    keep = on_decode_error == "keep"
+    plain = decode_spec(decode is not False and decode is not None, allow_pickle=allow_pickle)
+    chosen = _chosen(decode, on_decode_error, allow_pickle)
+
+    def find(fields: Sequence[str]) -> Decoders:
+        found: dict[str, Decoder] = dict(decoders(chosen, fields)) if chosen is not None else {}
+        for field in fields:
+            if field in found or field.startswith("__"):  # such fields are nobody's to decode, as in webdataset
+                continue
+            if (decoder := _own(field, plain, keep)) is not None:
+                found[field] = decoder
+        return found
+
+    return find
+
+
+def _chosen(decode: Any, on_decode_error: OnDecodeError, allow_pickle: bool) -> DecodeSpec | None:
+    """The part of a spec that names fields; what it would decode unasked follows the rules of this format."""
+    if decode is None or isinstance(decode, bool):
+        return None
+    spec = decode_spec(decode, allow_pickle=allow_pickle, on_decode_error=on_decode_error)
+    return replace(spec, automatic=False)
+
+
+def _own(field: str, spec: DecodeSpec, keep: bool) -> Decoder | None:
+    extension = field.lower().rpartition(".")[2]
+    if extension in _TEXT:
+        return _kept(_stripped, _as_bytes) if keep else _located(_stripped, field)
+    if extension in _JSON or extension == "npy":
+        decoder = decoders(spec, [field]).get(field)
+        if decoder is not None and keep:
+            return _kept(decoder, _as_text if extension in _JSON else _as_bytes)
+        return decoder
+    return None
+
+
+def _stripped(data: Any) -> str:
+    try:
+        return str(data, "utf-8").strip()
+    except UnicodeDecodeError as error:
+        raise DecodeError(
+            "the field does not decode", expected="UTF-8 text", found=error, offset=error.start
+        ) from error
+
+
+def _located(decoder: Decoder, field: str) -> Decoder:
+    def run(data: Any) -> Any:
+        try:
+            return decoder(data)
+        except DecodeError as error:
+            raise error.at(field=field) from error.__cause__
+
+    return run
+
+
+def _kept(decoder: Decoder, instead: Decoder) -> Decoder:
+    def run(data: Any) -> Any:
+        try:
+            return decoder(data)
+        except CodecError:
+            return instead(data)
+
+    return run
+
+
+def _as_bytes(data: Any) -> bytes:
+    return bytes(data)
+
+
+def _as_text(data: Any) -> str | bytes:
+    try:
+        return str(data, "utf-8")
+    except UnicodeDecodeError:
+        return bytes(data)

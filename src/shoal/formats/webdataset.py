@@ -28,10 +28,8 @@ from shoal.errors import OptionError
 from shoal.shard import WEBDATASET_RULE, ErrorLog, ErrorPolicy, KeyRule, OnError, Sample, ShardWriter
 from shoal.store import numbered_name
 
-from ._webdataset_archive import ArchiveOptions
-from ._webdataset_open import ArchiveSource, held_sources
+from ._webdataset_reader import ArchiveOptions, ArchiveSource, OnDecodeError, field_decoders, held_sources
 from ._webdataset_stream import Plan, WebDatasetStream
-from ._webdataset_values import OnDecodeError, field_decoders
 
 __all__ = ["ReadOptions", "WebDatasetStream", "parse", "parse_shards", "stream", "stream_shards", "write"]
 
