@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from shoal.load._engine._autotune import Tuner
+from shoal.load._autotune import Tuner
 
 
 class Machine:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 import shoal
 from shoal.errors import ChecksumError, DecodeError, FieldError, OptionError, SchemaMismatchError
 from shoal.load import Learnt, PayloadRun, SampleBatch, TypedColumns
-from shoal.load._columns._walk import steps_of, walk
+from shoal.load._msgpack_scan import steps_of, walk
 from shoal.sample import field_spans
 from shoal.shard import RawField, join_raw
 

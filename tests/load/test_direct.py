@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 import shoal
 from shoal.errors import ChecksumError, SchemaMismatchError, TruncatedError
 from shoal.load import BufferPool, Learnt, PayloadReader, SampleBatch
-from shoal.load._columns import _direct as direct
-from shoal.load._columns._direct import direct_columns, direct_plan
+from shoal.load import _columns as direct
+from shoal.load._columns import direct_columns, direct_plan
 from shoal.shard import ShardSource
 from shoal.shard import _byte_reader as cut
 

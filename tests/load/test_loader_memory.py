@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from shoal.load import DataLoader
-from shoal.load._steps._collate import size_of
+from shoal.load._collate import size_of
 
 
 class Tracked:

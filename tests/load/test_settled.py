@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 import shoal
 from shoal.errors import PositionError
 from shoal.load import DataLoader, Learnt, PayloadReader, TypedColumns
-from shoal.load._columns._settled import settled_run
+from shoal.load._columns import settled_run
 from shoal.sample import pack
 from shoal.shard import RawField, Resident, ShardSource
 
@@ -68,8 +68,8 @@ def test_any_rows_are_those_samples(samples: list[Row], picked: st.DataObject) -
 
 
 def test_more_than_are_walked_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoal.load._columns._settled._AT_ONCE", 3)
-    monkeypatch.setattr("shoal.load._columns._plain._AT_ONCE", 3)
+    monkeypatch.setattr("shoal.load._columns._WALKED_AT_ONCE", 3)
+    monkeypatch.setattr("shoal.load._columns._VALUES_AT_ONCE", 3)
     run = settled_run(raw_of([pack(row(number, "t" * number)) for number in range(10)]), Learnt(Row))
     assert run is not None
     columns = TypedColumns([(run, np.arange(9, -1, -1))])

@@ -1,39 +1,25 @@
 """The engine: a described pipeline over numbered samples -> batches, made ahead on threads, in an exact order.
 
-A batch goes this way: ``DataLoader.__iter__`` (`_loader`) asks its `Run` (`_engine._run`) for an epoch; the head
-(`_engine._head`) names units of work, which `_engine._work` does on threads and gives back in order; for each unit the
-order says which samples, the source reads them, `_steps._apply` maps them and `_steps._collate` makes a batch of them;
-`_steps._line_steps` does what looks at more than one element. `_engine._place` knows where the caller is, so that it
-can be gone on with.
+A batch goes this way: ``DataLoader.__iter__`` (`_loader`) asks its `Run` (`_executor`) for an epoch; `_tasks` names
+units of work, which `_workers` does on threads and gives back in order; for each unit the order says which samples, the
+source reads them, `_sample_stages` maps them and `_collate` makes a batch of them; `_stream_stages` does what looks at
+more than one element. `_cursor` knows where the caller is, so that it can be gone on with.
 
-A folder a stage, and each uses only those before it: ``_columns`` makes columns of typed samples from their bytes,
-``_steps`` is what may be done to samples, ``_engine`` does it.
+Modules have an order, and each uses only those before it (a test sees to it): first ``_msgpack_scan`` and ``_columns``,
+which make columns of typed samples from their bytes, then what may be done to samples, then what does it.
 """
 
-from ._columns import BufferPool, Learnt, PayloadReader, PayloadRun, Ragged, TypedColumns, shared_buffers, window_run
-from ._engine import Auto, Built, LoaderOptions, LoaderStats, PipelineSpec, ThreadingOptions, build
-from ._hooks import Listener, opentelemetry_listener, prometheus_listener
+from ._buffers import BufferPool, shared_buffers
+from ._collate import SampleBatch, collate, stacked
+from ._columns import Learnt, PayloadReader, PayloadRun, Ragged, TypedColumns, window_run
+from ._estimate import Prediction, predict
 from ._loader import DataLoader
-from ._predict import Prediction, predict
-from ._progress import with_progress
-from ._steps import (
-    Described,
-    Filter,
-    FlatMap,
-    Foreseeing,
-    Foreseen,
-    Geometry,
-    Loadable,
-    Map,
-    Numbered,
-    SampleBatch,
-    Shuffle,
-    StreamSource,
-    collate,
-    describe_source,
-    stacked,
-    takes_rng,
-)
+from ._monitoring import Listener, opentelemetry_listener, prometheus_listener, with_progress
+from ._options import Auto, LoaderOptions, ThreadingOptions
+from ._pipeline import Built, PipelineSpec, build
+from ._sources import Described, Foreseeing, Foreseen, Geometry, Loadable, Numbered, StreamSource, describe_source
+from ._stages import Filter, FlatMap, Map, Shuffle, takes_rng
+from ._stats import LoaderStats
 
 __all__ = [
     "Auto",

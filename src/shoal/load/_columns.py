@@ -1,31 +1,51 @@
-"""Columns of typed samples, straight from their payloads."""
+"""Typed columns of many samples, straight from their payloads."""
 
 from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Hashable, Mapping
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+import threading
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar, cast
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from shoal.codec import Buffer
 from shoal.errors import DecodeError, ShoalError
 from shoal.sample import keeps_fields, pack, schema_of, unpack
 from shoal.schema import Array, BoolType, BytesType, FieldType, FloatType, Image, IntType, OptionalType, StrType
-from shoal.shard import RawField
+from shoal.shard import Cuts, RawField, Resident, ShardSource, as_arrow, join_raw
 
-from ._buffers import shared_buffers
-from ._plain import Values, inner_type, is_plain, plain_values, values_in_place
-from ._ragged import Ragged, ragged_arrays
-from ._walk import Step, Walk, Walked, copy_rows, gather, steps_of
+from ._buffers import BufferPool, shared_buffers
+from ._msgpack_scan import Step, Walk, Walked, copy_rows, gather, join_walked, steps_of, walk
 
-__all__ = ["ArrayLayout", "Learnt", "PayloadRun", "TypedColumns"]
+__all__ = [
+    "Learnt",
+    "PayloadReader",
+    "PayloadRun",
+    "Ragged",
+    "TypedColumns",
+    "direct_columns",
+    "direct_plan",
+    "ragged_arrays",
+    "settled_run",
+    "window_run",
+]
 
 T = TypeVar("T")
 Rows = slice | npt.NDArray[np.int64]
+Int64 = npt.NDArray[np.int64]
+Column = npt.NDArray[Any]
+Ragged = Literal["list", "pad", "error"]
+
+
+# --------------------------------------------------------------- columns of typed samples, straight from their payloads
+
+
 _SMALL = 4096
 _MOST_LAYOUTS = 256
 _LENT = 1 << 20  # from this size on memory is used again
@@ -290,7 +310,7 @@ class TypedColumns(Generic[T]):
 
     def _places(self) -> list[tuple[PayloadRun[T], int]]:
         """Where each sample is."""
-        return [(run, row) for run, rows in self._parts for row in _numbers(run, rows)]
+        return [(run, row) for run, rows in self._parts for row in _row_list(run, rows)]
 
     def _plain(self, name: str) -> list[Any] | None:
         found: list[Any] = []
@@ -342,7 +362,7 @@ def _count(run: PayloadRun[Any], rows: Rows) -> int:
     return len(range(len(run))[rows]) if isinstance(rows, slice) else len(rows)
 
 
-def _numbers(run: PayloadRun[Any], rows: Rows) -> list[int]:
+def _row_list(run: PayloadRun[Any], rows: Rows) -> list[int]:
     return list(range(len(run))[rows]) if isinstance(rows, slice) else rows.tolist()
 
 
@@ -364,3 +384,422 @@ def _stacked_or(arrays: list[npt.NDArray[Any]], name: str, ragged: Ragged) -> An
     if len({(array.shape, array.dtype) for array in arrays}) > 1:
         return ragged_arrays(arrays, name, ragged)
     return np.stack(arrays) if arrays else np.empty(0)
+
+
+# ----------------------------------------------- texts, byte strings, numbers and truth values of many payloads at once
+
+
+_VALUES_AT_ONCE = 1 << 16
+
+_FLOAT64, _FALSE, _TRUE = 0xCB, 0xC2, 0xC3
+_INTS = {
+    0xCC: ">u1", 0xCD: ">u2", 0xCE: ">u4", 0xCF: ">u8", 0xD0: ">i1", 0xD1: ">i2", 0xD2: ">i4", 0xD3: ">i8",
+}  # fmt: skip
+_IS_INT = np.zeros(256, bool)
+_IS_INT[:0x80] = _IS_INT[0xE0:] = _IS_INT[list(_INTS)] = True
+_IS_BYTES = np.zeros(256, bool)
+_IS_BYTES[0xC4:0xC7] = True
+_IS_TEXT = np.zeros(256, bool)
+_IS_TEXT[0xA0:0xC0] = _IS_TEXT[0xD9:0xDC] = True
+
+
+def inner_type(kind: FieldType) -> FieldType:
+    """What an optional field holds where it holds something."""
+    return kind.of if isinstance(kind, OptionalType) else kind
+
+
+def is_plain(kind: FieldType) -> bool:
+    """Whether fields of this type can be read by `plain_values`."""
+    return type(inner_type(kind)) in _READERS
+
+
+class Values(Protocol):
+    """A field of many samples; ``tolist`` of some of them gives Python values."""
+
+    def __getitem__(self, rows: Int64 | slice, /) -> Column:
+        """Of some of the samples."""
+        ...
+
+
+def plain_values(data: Buffer, walked: Walked, kind: FieldType) -> Column | None:
+    """One plain field of all payloads: an array of numbers or truth values, or of texts or byte strings as objects.
+
+    None where it is stored in more than one way, or in one that is not simply the value: a number that is none in some
+    samples, a whole number in a field of floats. Decoding the samples says what is right then.
+    """
+    return _READERS[type(inner_type(kind))](data, walked)
+
+
+def values_in_place(data: Buffer, walked: Walked, kind: FieldType) -> Values | None:
+    """The same of very many payloads that stay where they are: texts and byte strings are made when asked for."""
+    inner = inner_type(kind)
+    if isinstance(inner, StrType):
+        lying = _lying_texts(data, walked)
+        return None if lying is None or not _are_texts(lying) else _Texts(lying)
+    if isinstance(inner, BytesType):
+        return _ByteStrings(memoryview(data), walked) if bool(_IS_BYTES[walked.codes].all()) else None
+    return plain_values(data, walked, kind)
+
+
+class _Texts:
+    def __init__(self, lying: pa.Array) -> None:
+        self._lying = lying
+
+    def __getitem__(self, rows: Int64 | slice) -> Column:
+        return _made_texts(self._lying, _row_numbers(rows, len(self._lying) // 2))
+
+
+class _ByteStrings:
+    def __init__(self, view: memoryview, walked: Walked) -> None:
+        self._view = view
+        self._walked = walked
+
+    def __getitem__(self, rows: Int64 | slice) -> Column:
+        return _made_bytes(self._view, self._walked.starts[rows], self._walked.sizes[rows])
+
+
+def _row_numbers(rows: Int64 | slice, count: int) -> Int64:
+    return np.arange(count)[rows] if isinstance(rows, slice) else rows
+
+
+def _are_texts(lying: pa.Array) -> bool:
+    """Whether all are UTF-8; looked at in parts, since Arrow copies them for that."""
+    count = len(lying) // 2
+    try:
+        for start in range(0, count, _VALUES_AT_ONCE):
+            lying.take(as_arrow(2 * np.arange(start, min(start + _VALUES_AT_ONCE, count)))).validate(full=True)
+    except pa.ArrowException:
+        return False
+    return True
+
+
+def _floats(data: Buffer, walked: Walked) -> Column | None:
+    if not bool((walked.codes == _FLOAT64).all()):
+        return None
+    return gather(data, walked.starts, 8).view(">f8").astype(np.float64)
+
+
+def _bools(data: Buffer, walked: Walked) -> Column | None:
+    values: Column = walked.codes == _TRUE
+    return values if bool((values | (walked.codes == _FALSE)).all()) else None
+
+
+def _ints(data: Buffer, walked: Walked) -> Column | None:
+    codes = walked.codes
+    if not bool(_IS_INT[codes].all()):
+        return None
+    values = codes.astype(np.int8).astype(np.int64)  # right for those that are their own code
+    for code, dtype in _INTS.items():
+        rows = np.flatnonzero(codes == code)
+        if len(rows):
+            found = gather(data, walked.starts[rows], np.dtype(dtype).itemsize).view(dtype)
+            if code == 0xCF and bool((found >> np.uint64(63)).any()):  # Python has room for it, int64 has not
+                return None
+            values[rows] = found.astype(np.int64)
+    return values
+
+
+def _texts(data: Buffer, walked: Walked) -> Column | None:
+    lying = _lying_texts(data, walked)
+    try:
+        return None if lying is None else _made_texts(lying, np.arange(len(walked.starts)))
+    except pa.ArrowException:  # one is not UTF-8: reading the sample alone says which
+        return None
+
+
+def _lying_texts(data: Buffer, walked: Walked) -> pa.Array | None:
+    """Texts over the bytes as they lie, as Arrow has them: text, gap, text, gap.
+
+    Its offsets must rise, so payloads that do not lie in order are not for it.
+    """
+    if not bool(_IS_TEXT[walked.codes].all()):
+        return None
+    count = len(walked.starts)
+    offsets = np.empty(2 * count + 1, np.int64)
+    offsets[:-1:2] = walked.starts
+    np.add(walked.starts, walked.sizes, out=offsets[1::2])
+    offsets[-1] = offsets[-2]
+    if bool((offsets[1:] < offsets[:-1]).any()):
+        return None
+    return pa.Array.from_buffers(pa.large_utf8(), 2 * count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def _made_texts(lying: pa.Array, rows: Int64) -> Column:
+    texts: Column = lying.take(as_arrow(2 * rows)).to_numpy(zero_copy_only=False)
+    return texts
+
+
+def _byte_strings(data: Buffer, walked: Walked) -> Column | None:
+    if not bool(_IS_BYTES[walked.codes].all()):
+        return None
+    return _made_bytes(memoryview(data), walked.starts, walked.sizes)
+
+
+def _made_bytes(view: memoryview, starts: Int64, sizes: Int64) -> Column:
+    stops = (starts + sizes).tolist()
+    values = np.empty(len(stops), object)
+    values[:] = [bytes(view[start:stop]) for start, stop in zip(starts.tolist(), stops, strict=True)]
+    return values
+
+
+_READERS: Mapping[type, Callable[[Buffer, Walked], Column | None]] = {
+    StrType: _texts,
+    IntType: _ints,
+    FloatType: _floats,
+    BoolType: _bools,
+    BytesType: _byte_strings,
+}
+
+
+# ---------------------------------------------------------------------------------------------- typed samples by number
+
+
+_MOST_MISSES = 3
+
+
+class PayloadReader(Generic[T]):
+    """Reads columns of typed samples by their numbers; threads may share it.
+
+    Large arrays are read straight into memory of ``buffers`` where samples are stored alike, the payloads around them,
+    and all others, as they lie, or taken from where they are ``resident``. ``threads`` may read one batch of large
+    arrays at once: one where batches are already read on several threads.
+    """
+
+    def __init__(
+        self,
+        source: ShardSource,
+        field: str,
+        learnt: Learnt[T],
+        *,
+        buffers: BufferPool | None = None,
+        threads: int = 1,
+        resident: Resident | None = None,
+    ) -> None:
+        self._source = source
+        self._field = field
+        self._learnt = learnt
+        self._buffers = buffers or shared_buffers()
+        self._threads = threads
+        self._resident = resident
+        self._plan: DirectPlan | None = None
+        self._kept: PayloadRun[T] | None = None
+        self._settling = threading.Lock()
+        self._misses = -1
+        """How many batches in a row the plan was wrong for; negative before there was one."""
+
+    def is_direct(self, number: int) -> bool:
+        """Whether samples like this one are read straight into place, so that reading by number costs no copy."""
+        if self._misses < 0:
+            self._plan, self._misses = direct_plan(self._source, number, self._field, self._learnt), 0
+        return self._plan is not None
+
+    def read(self, numbers: Int64) -> TypedColumns[T]:
+        """The samples with these numbers, in this order. Raises ChecksumError, TruncatedError and PositionError."""
+        source, field, learnt = self._source, self._field, self._learnt
+        if len(numbers) and self.is_direct(int(numbers[0])) and (plan := self._plan) is not None:
+            columns = direct_columns(source, numbers, field, learnt, plan, self._buffers, self._threads)
+            if columns is not None:
+                self._misses = 0
+                return columns
+            # As these samples are, perhaps; but not for ever: each try that fails reads the batch twice.
+            self._misses += 1
+            again = self._misses < _MOST_MISSES
+            self._plan = direct_plan(source, int(numbers[-1]), field, learnt) if again else None
+        held = None if self._resident is None else self._held(self._resident, numbers)
+        if held is not None:
+            return held
+        lying, order = np.unique(numbers, return_inverse=True)
+        run = PayloadRun(source.raw_rows(lying, field), learnt)
+        in_order = len(lying) == len(numbers) and bool((lying == numbers).all())
+        return TypedColumns([(run, slice(0, len(lying)) if in_order else order)])
+
+    def _held(self, resident: Resident, numbers: Int64) -> TypedColumns[T] | None:
+        """From memory: in place once all samples are there and known to be alike, before that as copies of these."""
+        kept = self._kept or self._settled(resident)
+        if kept is not None:
+            resident.check(numbers)
+            return TypedColumns([(kept, numbers)])
+        copied = resident.raw_rows(numbers, self._field)
+        return None if copied is None else TypedColumns([(PayloadRun(copied, self._learnt), slice(0, len(numbers)))])
+
+    def _settled(self, resident: Resident) -> PayloadRun[T] | None:
+        """All samples, once they are there; found out once, by one thread, while the others go on."""
+        if not resident.is_full or not self._settling.acquire(blocking=False):
+            return None
+        raw = resident.raw(self._field)  # the lock is not given back: what was found out stays true
+        self._kept = None if raw is None else settled_run(raw, self._learnt)
+        return self._kept
+
+
+# --------------------------------------------------------------------------------- typed samples that are all in memory
+
+
+_WALKED_AT_ONCE = 1 << 14
+"""Payloads walked at a time: what that takes meanwhile is more than what is kept of it."""
+
+
+def settled_run(raw: RawField, learnt: Learnt[T]) -> PayloadRun[T] | None:
+    """All payloads with their fields found; None where they are not stored alike, or one is not as its class says."""
+    walked = _walked(raw)
+    run = None if walked is None else PayloadRun(raw, learnt, walked=walked)
+    try:
+        return run if run is not None and run.settled() else None
+    except ShoalError:  # of a sample that a view may leave out: whoever reads it says so
+        return None
+
+
+def _walked(raw: RawField) -> Mapping[str, Walked] | None:
+    steps = _first_steps(raw)
+    parts: list[Mapping[str, Walked]] = []
+    for start in range(0, len(raw), _WALKED_AT_ONCE):
+        some = slice(start, start + _WALKED_AT_ONCE)
+        found = walk(raw.data, raw.starts[some], raw.sizes[some], steps)
+        if found is None:
+            return None
+        parts.append(found)
+    return join_walked(parts) if parts else None
+
+
+def _first_steps(raw: RawField) -> tuple[Step, ...]:
+    if not len(raw):
+        return ()
+    start, size = int(raw.starts[0]), int(raw.sizes[0])
+    try:
+        return steps_of(memoryview(raw.data)[start : start + size])
+    except DecodeError:  # reading it says of which sample
+        return ()
+
+
+# ---------------------------------------------------------------------------------------- a window of blocks as one run
+
+
+def window_run(
+    source: ShardSource, spans: Sequence[tuple[int, int, int]], field: str, learnt: Learnt[T], buffers: BufferPool
+) -> PayloadRun[T]:
+    """The samples of these spans (shard, first, after the last) in one buffer of the pool, one span after the other.
+
+    Each block is looked through right after it was read, while it is still in the processor's cache. The buffer goes
+    back to the pool with the last batch, or sample, that was made of it.
+    """
+    parts, walks = [], []
+    for part in source.raw_spans(spans, field, lambda size: buffers.empty(size).data):
+        run = PayloadRun(part, learnt)
+        found = {name: run.field(name) for name in learnt.types}
+        parts.append(part)
+        walks.append({name: one for name, one in found.items() if one is not None})
+    whole = join_raw(parts)
+    if any(part.data is not parts[0].data for part in parts):
+        return PayloadRun(whole, learnt)
+    if isinstance(whole.data, memoryview):
+        whole = replace(whole, data=whole.data.toreadonly())
+    return PayloadRun(whole, learnt, walked=join_walked(walks))
+
+
+# -------------------------------------------------------------------- batches of large arrays, read straight into place
+
+
+# Where samples are alike, the index and one of them say where in the file the numbers of each array lie. So they are
+# read into their rows of the batch, and only what stands around them is looked at, afterwards: were the samples not
+# alike after all, the batch is read anew, whole. Checksums are made of the pieces.
+
+LARGE_BYTES = 32 << 10
+"""Arrays from this size on are read into place; smaller ones are quicker copied from their block."""
+_CACHE_LINE = 64
+_FIXED_KINDS = ("float", "bool")
+
+
+@dataclass(frozen=True, slots=True)
+class DirectPlan:
+    """How samples are cut, by the fields of one of them: which arrays are taken out, and what is left."""
+
+    cuts: Cuts
+    steps: tuple[Step, ...]
+    layouts: dict[str, ArrayLayout]
+
+
+def direct_plan(source: ShardSource, number: int, field: str, learnt: Learnt[Any]) -> DirectPlan | None:
+    """What sample ``number`` says of how to read others; None where it has no large array, or none can be found so."""
+    if not learnt.as_stored or not source.shard_of(number).scatters:
+        return None
+    run = PayloadRun(source.raw_rows(np.array([number]), field), learnt)
+    try:
+        steps = steps_of(memoryview(run.raw.data)[int(run.raw.starts[0]) :][: int(run.raw.sizes[0])])
+        layouts = {step.name: run.layout(step.name) for step in steps if isinstance(learnt.types.get(step.name), Array)}
+    except ShoalError:  # whoever reads it says so
+        return None
+    large = {name: layout for name, layout in layouts.items() if layout is not None and layout.nbytes >= LARGE_BYTES}
+    cuts = _cuts(steps, large) if large else None
+    return None if cuts is None else DirectPlan(cuts, steps, large)
+
+
+def _cuts(steps: tuple[Step, ...], large: dict[str, ArrayLayout]) -> Cuts | None:
+    """None where more than one gap may be of another size in other samples."""
+    gaps, taken, varying = [0], [], set()
+    for step in steps:
+        gaps[-1] += len(step.key) + len(step.header)
+        if step.name in large:
+            gaps[-1] += len(step.head)
+            taken.append(large[step.name].nbytes)
+            gaps.append(0)
+        else:
+            gaps[-1] += step.size
+            if step.kind not in _FIXED_KINDS and not step.head:
+                varying.add(len(gaps) - 1)
+    return Cuts(tuple(gaps), tuple(taken), varying.pop() if varying else len(taken)) if len(varying) < 2 else None
+
+
+def direct_columns(
+    source: ShardSource,
+    numbers: Int64,
+    field: str,
+    learnt: Learnt[T],
+    plan: DirectPlan,
+    buffers: BufferPool,
+    threads: int = 1,
+) -> TypedColumns[T] | None:
+    """Columns of the samples with these numbers, in this order; None where ``plan`` is not right for all of them."""
+    layouts, count = plan.layouts, len(numbers)
+    starts = np.cumsum([gap + size for gap, size in zip(plan.cuts.gaps, (0, *plan.cuts.taken), strict=True)]).tolist()
+    outs = [
+        buffers.empty(count * layout.nbytes, _offset(layout, start))
+        for layout, start in zip(layouts.values(), starts, strict=False)
+    ]
+    raw = source.raw_cut(numbers, field, plan.cuts, [out.data for out in outs], threads)
+    if raw is None:
+        return None
+    elided = {name: layout.nbytes for name, layout in layouts.items()}
+    walk = Walk(raw.data, raw.starts, raw.sizes, plan.steps, elided)
+    walked = walk.fields()
+    if not walk.ended:
+        return None
+    run = PayloadRun(raw, learnt, walked=walked, whole=lambda: source.raw_rows(numbers, field))
+    arrays = {
+        name: out.view(layout.dtype).reshape(count, *layout.shape)
+        for (name, layout), out in zip(layouts.items(), outs, strict=True)
+    }
+    return TypedColumns([(run, slice(None))], arrays)
+
+
+def _offset(layout: ArrayLayout, start: int) -> int:
+    """Where in a cache line rows begin: where they begin in the file, which makes the system's copy a fifth faster."""
+    within = start % _CACHE_LINE
+    return within if layout.nbytes % _CACHE_LINE == 0 and within % layout.dtype.alignment == 0 else 0
+
+
+# ----------------------------------------------------------------------- arrays of one batch that have different shapes
+
+
+def ragged_arrays(arrays: list[npt.NDArray[Any]], name: str, ragged: Ragged) -> Any:
+    """Arrays that do not stack: as they are, padded with zeros at their ends, or refused."""
+    if ragged == "list":
+        return arrays
+    shapes = sorted({array.shape for array in arrays})
+    if ragged == "error" or len({array.ndim for array in arrays}) > 1:
+        some = ", ".join(map(str, shapes[:3]))
+        hint = "ask for ragged='list' or 'pad'" if ragged == "error" else "padding needs one number of dimensions"
+        raise DecodeError("the arrays of a field do not stack", expected="one shape", found=some, field=name, hint=hint)
+    most = [max(sizes) for sizes in zip(*shapes, strict=True)]
+    padded = np.zeros((len(arrays), *most), np.result_type(*arrays))
+    for row, array in zip(padded, arrays, strict=True):
+        row[tuple(slice(0, size) for size in array.shape)] = array
+    return padded

@@ -14,9 +14,12 @@ from shoal.errors import OptionError
 from shoal.order import BlockShuffle, EpochPlan, Order, plan_epoch
 from shoal.shard import Reads
 
-from ._engine import Built, LoaderOptions, Tuner, over_fetch_of, place_of_epoch
+from ._autotune import Tuner
+from ._cursor import place_of_epoch
 from ._loader import DataLoader
-from ._steps import Geometry, Numbered, StreamSource
+from ._options import LoaderOptions
+from ._pipeline import Built, over_fetch_of
+from ._sources import Geometry, Numbered, StreamSource
 
 __all__ = ["Prediction", "predict"]
 

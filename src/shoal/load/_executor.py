@@ -1,51 +1,43 @@
-"""A pipeline at work: describe (`_spec`) -> build (`_build`) -> run (here), an epoch at a time.
+"""Run a pipeline, one epoch at a time.
 
 On **success** an epoch's elements come in order, and work for the next epoch begins before this one has ended. On
 **failure** the exception comes where its element would have. When the caller **stops** (break, exception, Ctrl-C,
-garbage collection, exit) `close` drops what waits, lets what runs end, and ends threads and processes; see `_work` for
-each of these.
+garbage collection, exit) `close` drops what waits, lets what runs end, and ends threads and processes; see `_workers`
+for each of these.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import os
+import weakref
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, cast
 
 from shoal.errors import LoaderError
-from shoal.load._steps import (
-    Element,
-    EpochEnd,
-    Foreseeing,
-    Foreseen,
-    Held,
-    Holding,
-    PerSample,
-    Processes,
-    SampleErrors,
-    StreamSource,
-    Worked,
-    applied_to_line,
-    holds_back,
-    through,
-)
 from shoal.order import BlockShuffle, Sequential
 from shoal.shard import Foresight
 
 from ._autotune import Tuner
-from ._build import Built
-from ._head import Chunk, ExactHead, LooseHead, SamplerHead, StreamHead, Tools, Unit
-from ._place import Place, following
-from ._shares import Begin
+from ._cursor import Begin, Place, following
+from ._pipeline import Built
+from ._sample_stages import Processes, SampleErrors, through
+from ._sources import Foreseeing, Foreseen, Holding, StreamSource
+from ._stages import Element, EpochEnd, Held, PerSample, Worked
 from ._stats import Meter
-from ._work import Line, Workers
+from ._stream_stages import applied_to_line, holds_back
+from ._tasks import Chunk, ExactHead, LooseHead, SamplerHead, StreamHead, Tools, Unit
+from ._workers import Line, Workers
 
-__all__ = ["Run", "start_run"]
+__all__ = ["Run", "Runs"]
 
 Head = ExactHead | LooseHead | SamplerHead | StreamHead
 _BARREN = 1000
 """Epochs that may go by until a step which holds samples back, packing for one, has enough for an element."""
+_PATIENCE = 5.0
+"""Seconds that a function which was begun has to end when the caller stops; after that it is left to itself."""
+_PATIENCE_AT_EXIT = 2.0
 
 
 class Run:
@@ -272,3 +264,72 @@ def _head(built: Built, place: Place, tools: Tools) -> Head:
     endless = built.line_steps is not None
     epoch = min(begin.positions) // max(built.order.length, 1) if endless else place.epoch
     return LooseHead(tools, laid.source, built.order, built.split, begin, epoch, built.chunk)
+
+
+class Runs:
+    """Work that is under way for ``owner``; all of it ends when the owner, or the interpreter, does."""
+
+    def __init__(self, owner: object, meter: Meter, tuner: Tuner) -> None:
+        self._owner = weakref.ref(owner)
+        self._meter = meter
+        self._tuner = tuner
+        self._live: dict[Run, weakref.finalize[..., Any]] = {}
+        self._idle: tuple[Run, Place] | None = None
+        """Work that stands at the beginning of an epoch which nobody has begun yet."""
+        self._process = os.getpid()
+
+    @property
+    def ready(self) -> int:
+        """Units of work that are done and not yet asked for."""
+        return sum(run.ready for run in self._live)
+
+    def at(self, built: Built, place: Place) -> Run:
+        """Work that stands at this place: the one that goes on from the last epoch, or a new one."""
+        idle, self._idle = self._idle, None
+        if idle is not None:
+            run, stands = idle
+            if run.is_usable and run.built is built and stands.is_at(place):
+                return run
+            self.end(run)
+        return self.start(built, place)
+
+    def start(self, built: Built, place: Place) -> Run:
+        """New work from a place on."""
+        self.check_process()
+        run = start_run(built, place, self._meter, self._tuner)
+        owner = self._owner()
+        # Not the run: it knows the functions of the pipeline, and one of them may know the owner.
+        self._live[run] = weakref.finalize(owner, close, run.workers, run.processes, _PATIENCE_AT_EXIT, run.foreseen)
+        return run
+
+    def keep(self, run: Run, place: Place) -> None:
+        """Keep work that stands where an epoch begins, if it does; else end it."""
+        if self._idle is None and run.is_at_end and run.is_usable:
+            self._idle = run, place
+        else:
+            self.end(run)
+
+    def end(self, run: Run, patience: float = _PATIENCE) -> None:
+        """End work, and what it began."""
+        finalizer = self._live.pop(run, None)
+        if finalizer is not None:
+            finalizer.detach()
+        run.close(patience)
+
+    def close(self) -> None:
+        """End all."""
+        self.check_process()
+        self._idle = None
+        for run in list(self._live):
+            self.end(run)
+
+    def check_process(self) -> None:
+        """After a fork nothing of the parent's is of use here: not its threads, nor what they held."""
+        if self._process == os.getpid():
+            return
+        self._process = os.getpid()
+        self._meter.after_fork()
+        for finalizer in self._live.values():
+            finalizer.detach()
+        self._live.clear()
+        self._idle = None

@@ -1,41 +1,390 @@
-"""DataLoader: batches of a dataset, in an exact order, made ahead on threads, resumable anywhere."""
+"""`DataLoader` and its methods."""
 
 from __future__ import annotations
 
+import abc
 import functools
+import hashlib
 import os
+import sys
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
 
 from shoal.errors import LoaderTimeoutError, OptionError, ShoalWarning
 from shoal.order import Order, Split
 
-from ._engine import (
-    Built,
-    LoaderOptions,
-    LoaderStats,
-    Meter,
-    PipelineSpec,
-    Place,
-    Run,
-    Runs,
-    Tuner,
-    build,
-    following,
-    over_fetch_of,
-    place_after,
-    place_from,
-    place_of_epoch,
-    replaying,
-    restarted,
-    resumed,
+from ._autotune import Tuner
+from ._columns import Ragged
+from ._cursor import Place, following, place_after, place_from, place_of_epoch, replaying, restarted, resumed
+from ._executor import Run, Runs
+from ._options import Auto, LoaderOptions, ThreadingOptions, whole_number
+from ._pipeline import Built, PipelineSpec, build, over_fetch_of
+from ._sources import CachedData, Described, Geometry, Numbered, StreamSource, describe_source
+from ._stages import (
+    Batch,
+    Bucket,
+    Element,
+    Enumerate,
+    Filter,
+    FlatMap,
+    Interleave,
+    Map,
+    Pack,
+    Shuffle,
+    Skip,
+    Step,
+    Take,
+    TakeWhile,
+    Unbatch,
+    Window,
+    WorkerKind,
+    check_buckets,
+    check_callable,
 )
-from ._steps import Described, Element, StreamSource, check_callable, describe_source
-from ._verbs import Verbs, least
+from ._stats import LoaderStats, Meter
 
 __all__ = ["DataLoader"]
+
+Int64 = npt.NDArray[np.int64]
+
+
+# ---------------------------------------------------------------------------------------------- the verbs of a pipeline
+
+
+class Verbs(abc.ABC):
+    """What can be done to the elements of a loader, in the order written.
+
+    Nothing is read by a verb. Elements are samples until they are batched, and batches from then on. A loader that was
+    given a ``batch_size`` is batched from the start, one that was given none by the first verb that makes batches.
+    """
+
+    _spec: PipelineSpec
+
+    @abc.abstractmethod
+    def _with(self, spec: PipelineSpec) -> DataLoader: ...
+
+    def _then(self, step: Step) -> DataLoader:
+        return self._with(self._spec.then(step))
+
+    def map(
+        self,
+        function: Callable[..., Any],
+        num_parallel_calls: int | Auto | None = "auto",
+        *,
+        workers: WorkerKind = "thread",
+    ) -> DataLoader:
+        """Each element changed by a function, on the worker threads, or in other processes if it holds the GIL.
+
+        A function with a parameter ``rng`` gets a random generator of its sample's own, the same in every run with
+        this seed. A number for ``num_parallel_calls`` fixes the number of workers.
+        """
+        check_callable("map", function)
+        check_choice("workers", workers, ("thread", "process"))
+        made = self._then(Map(function, workers))
+        if num_parallel_calls is None or num_parallel_calls == "auto":
+            return made
+        return made.with_options(num_workers=least("num_parallel_calls", num_parallel_calls, 0))
+
+    def filter(self, function: Callable[[Any], Any]) -> DataLoader:
+        """Only the elements for which the function is true."""
+        check_callable("filter", function)
+        return self._then(Filter(function))
+
+    def flat_map(self, function: Callable[[Any], Iterable[Any]]) -> DataLoader:
+        """All that the function gives for each element, one after the other."""
+        check_callable("flat_map", function)
+        return self._then(FlatMap(function))
+
+    def interleave(
+        self, function: Callable[[Any], Iterable[Any]], cycle_length: int = 2, block_length: int = 1
+    ) -> DataLoader:
+        """What the function gives for ``cycle_length`` elements at a time, in turns of ``block_length``."""
+        check_callable("interleave", function)
+        return self._then(
+            Interleave(function, least("cycle_length", cycle_length), least("block_length", block_length))
+        )
+
+    def batch(
+        self,
+        batch_size: int,
+        drop_last: bool = False,
+        *,
+        ragged: Ragged = "list",
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+    ) -> DataLoader:
+        """Elements gathered ``batch_size`` at a time.
+
+        Those of a loader that was given a ``batch_size`` are batches already: gathering those is worth a warning.
+
+        Example:
+            >>> import shoal
+            >>> [len(batch) for batch in shoal.DataLoader(range(300)).shuffle(100).batch(128)]
+            [128, 128, 44]
+        """
+        check_batch(drop_last, ragged, collate_fn)
+        return self._gathered(Batch(least("batch_size", batch_size), drop_last, ragged, collate_fn))
+
+    def _gathered(self, step: Batch | Bucket) -> DataLoader:
+        """Batches made by a verb: of samples, unless the loader was told to make batches by itself."""
+        spec = self._spec
+        if not spec.is_of_batches:
+            return self._then(step)
+        if spec.is_size_given:
+            warnings.warn(
+                f"this loader makes batches of {spec.options.batch_size} samples itself, and a verb makes batches of "
+                "those; for batches of samples leave batch_size= out, for batches of batches call batch() twice",
+                ShoalWarning,
+                stacklevel=3,
+            )
+            return self._then(step)
+        # What was said about the batches that the loader would have made is about these.
+        told = spec.options
+        ragged = told.ragged if step.ragged == "list" else step.ragged
+        drop_last, collate = step.drop_last or told.drop_last, step.collate or spec.collate_fn
+        unbatched = replace(spec, options=told.with_options(batch_size=None, drop_last=False), collate_fn=None)
+        return self._with(unbatched.then(replace(step, drop_last=drop_last, ragged=ragged, collate=collate)))
+
+    def padded_batch(self, batch_size: int, drop_last: bool = False) -> DataLoader:
+        """Batches in which arrays of different shapes are padded with zeros to the largest."""
+        return self.batch(batch_size, drop_last, ragged="pad")
+
+    def bucket(
+        self,
+        boundaries: Sequence[int],
+        batch_sizes: Sequence[int] | int,
+        length_of: Callable[[Any], int],
+        *,
+        drop_last: bool = False,
+        ragged: Ragged = "pad",
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+    ) -> DataLoader:
+        """Batches of elements of about one length: those below the first boundary, those from there to the next...
+
+        ``batch_sizes`` is one number, or one for each bucket.
+        """
+        sizes = [batch_sizes] * (len(boundaries) + 1) if isinstance(batch_sizes, int) else list(batch_sizes)
+        check_buckets(boundaries, [least("batch_sizes", size) for size in sizes])
+        check_callable("length_of", length_of)
+        check_batch(drop_last, ragged, collate_fn)
+        return self._gathered(Bucket(tuple(boundaries), tuple(sizes), length_of, drop_last, ragged, collate_fn))
+
+    def pack(
+        self,
+        length: int,
+        field: str,
+        how: Literal["first_fit", "concat"] = "first_fit",
+        *,
+        open_rows: int = 64,
+        pad: int = 0,
+    ) -> DataLoader:
+        """Token sequences put together into rows of ``length`` tokens.
+
+        ``first_fit`` keeps samples whole, ``concat`` cuts them where a row is full. A row has the tokens under
+        ``field``, ``segment_ids`` (1 for the first sample, 0 for padding) and ``position_ids``.
+        """
+        check_choice("how", how, ("first_fit", "concat"))
+        check_choice("field", type(field), (str,))
+        return self._then(Pack(least("length", length), field, how, least("open_rows", open_rows), pad))
+
+    def unbatch(self) -> DataLoader:
+        """Batches taken apart into samples."""
+        return self._then(Unbatch())
+
+    def window(self, size: int, shift: int | None = None, *, drop_last: bool = False) -> DataLoader:
+        """Lists of ``size`` neighbours, each beginning ``shift`` after the one before."""
+        check_choice("drop_last", drop_last, (True, False))
+        return self._then(Window(least("size", size), least("shift", size if shift is None else shift), drop_last))
+
+    def shuffle(self, buffer_size: int | None = None, seed: int | None = None) -> DataLoader:
+        """Samples in a random order, a new one each epoch.
+
+        With an index it is exact, and at least ``buffer_size`` samples are mixed at a time; None takes what
+        ``memory_budget`` allows, which is often all. A line without positions, or one whose samples were changed in
+        number before, goes through a buffer of that many, and needs the number. As the first verb it is about samples
+        also where the loader makes batches by itself; after another it is about those batches.
+        """
+        chosen = self._spec.options.seed if seed is None else seed
+        size = None if buffer_size is None else least("buffer_size", buffer_size)
+        return self._then(Shuffle(size, least("seed", chosen, 0)))
+
+    def take(self, count: int) -> DataLoader:
+        """The first ``count`` elements of each epoch."""
+        self._tell_if_repeated("take")
+        return self._then(Take(least("count", count, 0)))
+
+    def skip(self, count: int) -> DataLoader:
+        """Each epoch without its first ``count`` elements."""
+        self._tell_if_repeated("skip")
+        return self._then(Skip(least("count", count, 0)))
+
+    def _tell_if_repeated(self, verb: str) -> None:
+        if self._spec.epochs != 1:
+            warnings.warn(
+                f"{verb} is about each epoch, and this loader was told to repeat them before; write {verb} before "
+                "repeat, or say with steps_per_epoch= where epochs end",
+                ShoalWarning,
+                stacklevel=3,
+            )
+
+    def take_while(self, function: Callable[[Any], Any]) -> DataLoader:
+        """Elements until the function is first false."""
+        check_callable("take_while", function)
+        return self._then(TakeWhile(function))
+
+    def enumerate(self, start: int = 0) -> DataLoader:
+        """Pairs of a number and an element."""
+        return self._then(Enumerate(least("start", start, -sys.maxsize)))
+
+    def zip(self, *others: Any) -> DataLoader:
+        """Tuples of an element of this and one of each other; the shortest ends it."""
+        # What this loader was told about batches, order and epochs is its own, and part of what is zipped.
+        options = self._spec.options.with_options(batch_size=None, drop_last=False, shuffle=False, steps_per_epoch=None)
+        made = PipelineSpec(Zipped([self, *others]), (), options, self._spec.threading, timeout=self._spec.timeout)
+        return self._with(made)
+
+    def repeat(self, count: int | None = None) -> DataLoader:
+        """``count`` epochs in one iteration, or no end of them. Each has its own order; no batch is of two epochs."""
+        return self._with(replace(self._spec, epochs=None if count is None else least("count", count)))
+
+    def cache(self) -> DataLoader:
+        """Samples kept in memory after they were first read and mapped, for later epochs.
+
+        Raises OptionError after a batch, or a filter: cache first.
+        """
+        maps = tuple(step for step in self._spec.steps if isinstance(step, Map))
+        if self._spec.options.batch_size is not None or len(maps) < len(self._spec.steps):
+            raise OptionError("only samples are kept", expected="cache() before batch() and filter()")
+        return self._with(
+            replace(self._spec, data=CachedData(self._spec.data, maps, self._spec.options.seed), steps=())
+        )
+
+    def prefetch(self, buffer_size: int | Auto = "auto") -> DataLoader:
+        """How many batches are made ready ahead."""
+        return self.with_options(prefetch=buffer_size)
+
+    def with_options(self, **changes: Any) -> DataLoader:
+        """The same loader with other settings; see LoaderOptions."""
+        given = self._spec.is_size_given or "batch_size" in changes
+        return self._with(replace(self._spec, options=self._spec.options.with_options(**changes), is_size_given=given))
+
+    def options(self, options: ThreadingOptions | LoaderOptions | None = None, **changes: Any) -> DataLoader:
+        """The same with threading options, with other loader options, or with single settings of either."""
+        if isinstance(options, LoaderOptions):
+            return self._with(replace(self._spec, options=options.with_options(**changes), is_size_given=True))
+        if options is not None and not isinstance(options, ThreadingOptions):
+            raise OptionError("these are no options", expected="ThreadingOptions or LoaderOptions", found=repr(options))
+        names = ThreadingOptions.__dataclass_fields__
+        threading = replace(options or self._spec.threading, **{k: v for k, v in changes.items() if k in names})
+        rest = {name: value for name, value in changes.items() if name not in names}
+        return self._with(replace(self._spec, threading=threading)).with_options(**rest)
+
+
+def check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
+    """Raise OptionError unless the value is one of these."""
+    if not any(value is choice or (isinstance(value, str) and value == choice) for choice in choices):
+        raise OptionError(
+            f"{name} is not one of its values", expected=" or ".join(map(repr, choices)), found=repr(value)
+        )
+
+
+def check_batch(drop_last: object, ragged: object, collate_fn: object) -> None:
+    """Raise OptionError for what makes no batch."""
+    check_choice("drop_last", drop_last, (True, False))
+    check_choice("ragged", ragged, ("list", "pad", "error"))
+    if collate_fn is not None:
+        check_callable("collate_fn", collate_fn)
+
+
+def least(name: str, value: Any, bound: int = 1) -> int:
+    """The number, if it is one and not below the bound. Raises OptionError."""
+    number = whole_number(value)
+    if number is None or number < bound:
+        raise OptionError(f"{name} is out of range", expected=f"a whole number of at least {bound}", found=repr(value))
+    return number
+
+
+# ----------------------------------------------------------------------------------------- several loaders side by side
+
+
+class Zipped:
+    """Data whose samples are tuples, one part of each: by number where all have numbers, else as a line."""
+
+    def __init__(self, parts: list[Any]) -> None:
+        self._parts = parts
+
+    def __load__(self) -> Described:
+        found = [describe_source(part) for part in self._parts]
+        numbered = [each.source for each in found if not isinstance(each.source, StreamSource) and not each.steps]
+        if len(numbered) == len(found):
+            return Described(_ZippedSource(numbered))
+        return Described(_side_by_side([_line(part, each) for part, each in zip(self._parts, found, strict=True)]))
+
+
+def _line(part: Any, described: Described) -> StreamSource:
+    """One part as a line of its elements, whole: ranks share out what the lines give together."""
+    if isinstance(described.source, StreamSource) and not described.steps:
+        return described.source
+    loader = part if isinstance(part, DataLoader) else DataLoader(part, batch_size=None)
+    return loader.as_line()
+
+
+def _side_by_side(lines: list[StreamSource]) -> StreamSource:
+    def set_epoch(epoch: int) -> None:
+        for line in lines:
+            if line.set_epoch is not None:
+                line.set_epoch(epoch)
+
+    def begin() -> Iterator[Any]:
+        return zip(*(line.begin() for line in lines), strict=False)  # the shortest ends it, as in Python
+
+    def close() -> None:
+        for line in lines:
+            if line.close is not None:
+                line.close()
+
+    name = "zip of " + ", ".join(line.name for line in lines)
+    return StreamSource(begin, name, any(line.once for line in lines), set_epoch, close)
+
+
+class _ZippedSource:
+    """Numbered samples of several sources as tuples."""
+
+    def __init__(self, sources: list[Numbered]) -> None:
+        self._sources = sources
+
+    def __len__(self) -> int:
+        return min(map(len, self._sources))
+
+    @property
+    def fingerprint(self) -> str:
+        """That of all of them."""
+        return hashlib.sha256(" ".join(source.fingerprint for source in self._sources).encode()).hexdigest()[:16]
+
+    def read(self, numbers: Int64) -> list[Any]:
+        """The same number of each."""
+        return list(zip(*(source.read(numbers) for source in self._sources), strict=True))
+
+    def read_batch(self, numbers: Int64, ragged: Ragged) -> Any | None:
+        """Batches of all, where all can be gathered."""
+        parts = [source.read_batch(numbers, ragged) for source in self._sources]
+        return None if any(part is None for part in parts) else tuple(parts)
+
+    def locate(self, number: int) -> tuple[str | None, str | None]:
+        """Where the first part is stored."""
+        return self._sources[0].locate(number)
+
+    def geometry(self) -> Geometry:
+        """How the first part lies."""
+        found = self._sources[0].geometry()
+        return Geometry(np.minimum(found.shard_starts, len(self)), found.mean_bytes, found.local)
+
+
+# ----------------------------------------------------------------------------------------------------------- DataLoader
 
 
 class DataLoader(Verbs):

@@ -1,17 +1,20 @@
-"""What a loader does, as metrics: a listener keeps the newest statistics, and gives them when it is asked."""
+"""Metrics for Prometheus and OpenTelemetry, and a progress bar."""
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
 from shoal.errors import MissingExtraError, OptionError
 
-from ._engine import LoaderStats
+from ._loader import DataLoader
+from ._stats import LoaderStats
 
-__all__ = ["Listener", "opentelemetry_listener", "prometheus_listener"]
+__all__ = ["Listener", "opentelemetry_listener", "prometheus_listener", "with_progress"]
 
 Listener = Callable[[LoaderStats], None]
 """What ``loader.on_batch`` takes."""
@@ -164,3 +167,43 @@ def _require(module: str) -> Any:
         raise MissingExtraError(
             f"the package {package} cannot be imported", found=error, hint="pip install 'shoal[metrics]'"
         ) from error
+
+
+def with_progress(loader: DataLoader, description: str | None = None, *, file: TextIO | None = None) -> Iterator[Any]:
+    """The batches of one iteration of the loader, with a bar: batches, samples a second, what it is bound by.
+
+    The bar is on stderr, or in ``file``, and only where that is a terminal. It has an end where the loader has a
+    length, and begins where a loaded state says.
+
+    Example:
+        >>> loader = DataLoader(range(100), batch_size=10)
+        >>> sum(len(batch) for batch in with_progress(loader, "training"))
+        100
+    """
+    stream = sys.stderr if file is None else file
+    if not stream.isatty():
+        yield from loader
+        return
+    with _bar(stream) as bar:
+        task = bar.add_task(description or "batches", total=_total(loader), rate="")
+        for number, batch in enumerate(loader):
+            stats = loader.stats()
+            if number == 0:  # of this epoch, some may have come before the state was saved
+                bar.update(task, completed=loader.state_dict()["steps"] - 1)
+            bar.update(task, advance=1, rate=f"{stats.rate:,.0f} samples/s, {stats.bound_by}")
+            yield batch
+
+
+def _bar(stream: TextIO) -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    words, rate = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[rate]}", markup=False)
+    columns = (words, BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn())
+    return Progress(*columns, console=Console(file=stream))
+
+
+def _total(loader: DataLoader) -> int | None:
+    with contextlib.suppress(TypeError):
+        return len(loader)
+    return None

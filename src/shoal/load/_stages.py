@@ -1,25 +1,33 @@
-"""The steps of a pipeline, as frozen values: what is done to each sample, and to the line of them."""
+"""Stages of a pipeline as frozen values, and the elements that flow between them."""
 
 from __future__ import annotations
 
 import inspect
 import os
 import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+import numpy as np
+
 from shoal.errors import OptionError
-from shoal.load._columns import Ragged
+from shoal.order import Pending, key_of
+
+from ._columns import Ragged
 
 __all__ = [
     "Batch",
     "Bucket",
+    "Element",
     "Enumerate",
+    "EpochEnd",
     "Filter",
     "FlatMap",
+    "Held",
     "Interleave",
     "Map",
+    "Mark",
     "Pack",
     "PerSample",
     "Shuffle",
@@ -29,11 +37,16 @@ __all__ = [
     "TakeWhile",
     "Unbatch",
     "Window",
+    "Worked",
+    "fed_again",
     "name_of",
+    "rng_for",
     "takes_rng",
 ]
 
 WorkerKind = Literal["thread", "process"]
+_PURPOSE = 7
+"""So that a sample's own random numbers are not those of the order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,3 +214,79 @@ def check_buckets(boundaries: Sequence[int], sizes: Sequence[int]) -> None:
     if len(sizes) != len(boundaries) + 1:
         expected = f"{len(boundaries) + 1} for {len(boundaries)} boundaries"
         raise OptionError("there is one batch size for each bucket", expected=expected, found=len(sizes))
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Where to go on, so that nothing comes twice and nothing is left out.
+
+    ``position`` is the first place on the line that is not used up. ``part`` says how much of what came of the sample
+    there is used already. ``pending`` are samples before it that are read and not yet delivered, in the groups they
+    wait in. ``count`` is how many elements came before: what is skipped where only replaying helps.
+    """
+
+    position: int
+    part: int = 0
+    pending: tuple[tuple[Pending, ...], ...] = ()
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """A sample, or a batch."""
+
+    value: Any
+    samples: int
+    mark: Mark
+    key: Pending = (0, 0, 0)
+    """Which sample it came of, where it is of one."""
+    repeated: int = 0
+    """How many of its samples came already in this epoch."""
+    size: int = 0
+    """Bytes, where that was looked at."""
+
+
+Held = list[list[Element]]
+"""Elements that a step held back when it was left, in the groups they waited in."""
+
+
+def fed_again(held: Held) -> Iterator[Element]:
+    """Elements that were held back, one after the other; those that are still to be fed wait in the mark of each."""
+    for at, group in enumerate(held):
+        later = tuple(tuple(element.key for element in other) for other in held[at + 1 :])
+        for place, element in enumerate(group):
+            rest = tuple(other.key for other in group[place + 1 :])
+            yield replace(element, mark=replace(element.mark, pending=(rest, *later) if rest else later))
+
+
+@dataclass(frozen=True, slots=True)
+class Worked:
+    """What came of one unit of work."""
+
+    elements: list[Element]
+    skipped: int = 0
+    """Samples of it that failed and were passed over."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of all elements."""
+        return sum(element.size for element in self.elements)
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEnd:
+    """Stands between the elements of two epochs."""
+
+    epoch: int
+    mark: Mark = field(default_factory=lambda: Mark(0))
+    """Where the next epoch begins."""
+
+
+def rng_for(seed: int, epoch: int, number: int, *parts: int) -> np.random.Generator:
+    """The random generator of one sample in one epoch, or of a part of it: the same on every rank, in every run.
+
+    Example:
+        >>> bool(rng_for(0, 1, 5).random() == rng_for(0, 1, 5).random())
+        True
+    """
+    return np.random.Generator(np.random.SFC64(key_of(seed, epoch, _PURPOSE, number, *(parts or (0,)))))

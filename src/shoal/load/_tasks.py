@@ -17,29 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.errors import PositionError
-from shoal.load._steps import (
-    Batch,
-    Element,
-    EpochEnd,
-    FlatMap,
-    Held,
-    Mark,
-    Numbered,
-    Placing,
-    Processes,
-    SampleErrors,
-    StreamSource,
-    apply_steps,
-    collated,
-    gathered,
-    mapped_batch,
-    read_samples,
-    size_of,
-)
 from shoal.order import EpochPlan, Order, RankPositions, Split, line
 
-from ._shares import Begin
-from ._spec import Laid
+from ._collate import Placing, size_of
+from ._cursor import Begin
+from ._pipeline import Laid
+from ._sample_stages import Processes, SampleErrors, apply_steps, collated, gathered, mapped_batch, read_samples
+from ._sources import Numbered, StreamSource
+from ._stages import Batch, Element, EpochEnd, FlatMap, Held, Mark
 from ._stats import Meter
 
 __all__ = ["Chunk", "ExactHead", "LooseHead", "SamplerHead", "StreamHead", "Tools", "Unit"]
