@@ -18,7 +18,7 @@ import shoal
 from shoal import Dataset, KeyRule, ShardWriter, ShoalWarning, load_shards
 from shoal.codec import decode_spec
 from shoal.dataset._decoding import LazyDecoders
-from shoal.dataset._where import F
+from shoal.dataset._query import F
 from shoal.errors import (
     ChecksumError,
     DecodeError,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import shoal
 from shoal import Dataset, ShardWriter, ShoalWarning
-from shoal.dataset._combined._join_map import partners
+from shoal.dataset._combine import partners
 from shoal.errors import ChecksumError, FieldError, ManifestError, OptionError, QueryError, SampleKeyError
 
 COUNT = 40

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 import shoal
 from shoal import Dataset, DatasetDict, ShardWriter, load_dataset
+from shoal.dataset import _load as resolve_module
 from shoal.dataset import register_resolver, resolvers, source_from_data_source
-from shoal.dataset._opening import _resolve as resolve_module
-from shoal.dataset._opening._split_spec import SplitPart, parse_split, rows_of
+from shoal.dataset._load import SplitPart, parse_split, rows_of
 from shoal.errors import FieldError, FormatError, ObjectNotFoundError, OptionError, StoreError
 from shoal.formats import _registry as registry_module
 from shoal.formats import register_format

@@ -26,9 +26,10 @@ from tests.sample.strategies import samples, schemas
 
 import shoal
 from shoal.dataset import from_parquet
-from shoal.dataset._table._arrow_forms import form_of, merged
-from shoal.dataset._table._sql import rewritten, run_condition, short_names
-from shoal.dataset._where import run_where, sql_of
+from shoal.dataset._arrow_types import form_of, merged
+from shoal.dataset._query import sql_of
+from shoal.dataset._query_executor import run_where
+from shoal.dataset._tabular import rewritten, run_condition, short_names
 from shoal.errors import (
     FieldError,
     FormatError,

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import shoal
 from shoal import Dataset, ShardWriter, ShoalWarning
 from shoal.dataset import F, concat
-from shoal.dataset._combined._hash import hash_texts
+from shoal.dataset._splits import hash_texts
 from shoal.errors import (
     FieldError,
     ManifestError,

@@ -22,8 +22,25 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from shoal.dataset._where import F, as_expression, columns_of, parse_where, resolve_columns, run_where, sql_of
-from shoal.dataset._where._tree import And, Between, Column, Compare, Expression, In, IsNull, Like, Literal, Not, Or
+from shoal.dataset._query import (
+    And,
+    Between,
+    Column,
+    Compare,
+    Expression,
+    F,
+    In,
+    IsNull,
+    Like,
+    Literal,
+    Not,
+    Or,
+    columns_of,
+    resolve_columns,
+    sql_of,
+)
+from shoal.dataset._query_executor import run_where
+from shoal.dataset._query_parser import as_expression, parse_where
 from shoal.errors import QueryError
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "where.md"
@@ -823,7 +840,7 @@ def test_a_million_rows_take_under_50_ms():
 def test_no_heavy_package_is_loaded():
     code = """
 import sys, pyarrow as pa
-from shoal.dataset._where import parse_where, run_where
+from shoal.dataset._query_parser import parse_where; from shoal.dataset._query_executor import run_where
 print("pandas" in sys.modules)
 assert run_where(parse_where("a > 1 and s like 'x_' or a in (1)"), pa.table({"a": [1, 2], "s": ["y", "xx"]})).all()
 print([name for name in ("pyarrow.dataset", "pyarrow.acero", "duckdb") if name in sys.modules])

@@ -1,9 +1,8 @@
 """Dataset: any number of shards as one sequence, by position, by key, by query."""
 
-from ._combined._mix import mix
-from ._combined._verbs import concat
+from ._combine import concat
+from ._data_source import source_from_data_source
 from ._dataset import Dataset
-from ._dict import DatasetDict
 from ._format_datasets import (
     ArrowDataset,
     CsvDataset,
@@ -17,16 +16,13 @@ from ._format_datasets import (
     RawDataset,
     TFRecordDataset,
 )
-from ._growing._tombstones import Tombstone
-from ._opening._data_source import source_from_data_source
-from ._opening._load import load_shards
-from ._opening._load_dataset import load_dataset
-from ._opening._resolve import register_resolver, resolvers
-from ._opening._write_samples import write_samples
-from ._shard_work import FailedShard, ShardDone, ShardReport
-from ._table._describe import ColumnSummary, FieldSummary, Summary
-from ._table._open_parquet import from_parquet
-from ._where import F
+from ._load import from_parquet, load_dataset, load_shards, register_resolver, resolvers, write_samples
+from ._mixture import mix
+from ._query import F
+from ._shard_processing import FailedShard, ShardDone, ShardReport
+from ._splits import DatasetDict
+from ._tabular import ColumnSummary, FieldSummary, Summary
+from ._tombstones import Tombstone
 
 __all__ = [
     "ArrowDataset",

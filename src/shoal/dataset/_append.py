@@ -1,11 +1,11 @@
-"""Write samples into new shards of a dataset that is there."""
+"""Write new shards of an existing dataset."""
 
 from __future__ import annotations
 
 import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,22 +14,21 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute
 
-from shoal.dataset._combined._hash import hash_texts
-from shoal.errors import FormatError, ManifestError, OptionError, SchemaMismatchError, WriteError
-from shoal.sample import is_record, schema_of
+from shoal.errors import FormatError, ManifestError, OptionError, SchemaMismatchError, ShoalError, WriteError
+from shoal.sample import DictSample, is_record, pack, schema_of
 from shoal.schema import compare, schema_from_json, schema_hash
 from shoal.shard import SHARD_ENDINGS, Manifest, ShardSource, ShardWriter, Source, find_split, load_manifest
 from shoal.store import base_name, join_url, parent_url, relative_url, store_for
 
-from ._stored_form import stored_form
+from ._decoding import PAYLOAD
+from ._splits import hash_texts
 
 if TYPE_CHECKING:
-    from shoal.dataset._dataset import Dataset
+    from ._dataset import Dataset
 
-__all__ = ["Target", "append_samples", "dataset_of"]
+__all__ = ["append_samples", "dataset_of", "is_numbered", "shard_pattern", "stored_form"]
 
 pc: Any = pyarrow.compute  # its functions are made as it is imported, out of a checker's sight
-
 _AT_ONCE = 256  # samples whose keys are looked up together
 _NUMBER = re.compile(r"\d+(?=\D*$)")
 
@@ -183,3 +182,52 @@ def _next_number(keys: pa.ChunkedArray) -> int:
     numbered = keys.filter(pc.match_substring_regex(keys, "^[0-9]{9,18}$"))
     highest = pc.max(numbered.cast(pa.int64())).as_py()
     return 0 if highest is None else int(highest) + 1
+
+
+def shard_pattern(path: str, max_samples: int | None, max_bytes: int | None) -> str:
+    """The pattern of shards: of a folder, of one tar, or of numbered ones where shards have a limit.
+
+    Example:
+        >>> shard_pattern("data", None, None), shard_pattern("x.tar", None, None), shard_pattern("x.tar.gz", 100, None)
+        ('data/shard-%06d.tar', 'x.tar', 'x-%06d.tar.gz')
+    """
+    ending = max((ending for ending in SHARD_ENDINGS if path.lower().endswith(ending)), key=len, default=None)
+    if ending is None:
+        return f"{path.rstrip('/')}/shard-%06d.tar"
+    if is_numbered(path) or (max_samples is None and max_bytes is None):
+        return path
+    return f"{path[: -len(ending)]}-%06d{path[-len(ending) :]}"
+
+
+def is_numbered(pattern: str) -> bool:
+    """Whether a pattern names more than one shard."""
+    return "%" in pattern or "{" in pattern
+
+
+def stored_form(number: int, sample: Any, kind: type[Any]) -> tuple[str, Any]:
+    """The key and the fields of a sample: of a dict its own, of a typed one its number and its payload.
+
+    A pair of a key and a sample is under that key. Raises SchemaMismatchError for a sample of another type.
+    """
+    key, value = sample if isinstance(sample, tuple) and len(sample) == 2 else (None, sample)
+    if not is_record(kind) and not issubclass(kind, DictSample):
+        return _plain(number, key, value)
+    key = f"{number:09d}" if key is None else key
+    if type(value) is not kind:
+        found = type(value).__name__
+        raise SchemaMismatchError(f"sample {number} is of another type", expected=kind.__name__, found=found, key=key)
+    try:
+        return key, {PAYLOAD: value.packed if isinstance(value, DictSample) else pack(value)}
+    except ShoalError as error:
+        raise error.at(key=key) from error.__cause__
+
+
+def _plain(number: int, key: Any, value: Any) -> tuple[str, Any]:
+    fields = value if isinstance(value, Mapping) else getattr(value, "as_wds", None)
+    if not isinstance(fields, Mapping):
+        raise WriteError("this is no sample", expected="a mapping or a typed sample", found=type(value).__name__)
+    key = fields.get("__key__") if key is None else key
+    key = f"{number:09d}" if key is None else key
+    if not isinstance(key, str):
+        raise WriteError("a key is text", expected="str", found=f"{type(key).__name__} {key!r}")
+    return key, fields

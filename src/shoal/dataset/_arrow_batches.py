@@ -27,8 +27,18 @@ from shoal.schema import (
     schema_to_json,
 )
 
-from ._arrow_columns import ABSENT, Column, column_of, joined, opener, to_arrow
-from ._arrow_forms import MSGPACK, form_document, form_from_document, form_of_type
+from ._arrow_types import (
+    ABSENT,
+    MSGPACK,
+    Column,
+    column_of,
+    form_document,
+    form_from_document,
+    form_of_type,
+    joined,
+    opener,
+    to_arrow,
+)
 
 __all__ = [
     "KEY",

@@ -1,9 +1,10 @@
-"""The core of a dataset: a description, its open source, the samples in view, and how they are read."""
+"""What every dataset has: length, indexing, iteration and repr."""
 
 from __future__ import annotations
 
 import functools
 import operator
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,29 +15,25 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shoal.errors import FieldError, OptionError, SampleKeyError, ShardIndexError, TarError
-from shoal.sample import is_record, schema_of
+from shoal.errors import FieldError, OptionError, PositionError, SampleKeyError, ShardIndexError, TarError
+from shoal.sample import Lens, is_record, schema_of
 from shoal.schema import Schema
 from shoal.shard import Decoders, ErrorLog, Pick, Sample, ShardSource, Source
 
-from ._decoding import LazyDecoders, refuse_unmatched
-from ._description import Description, Opened, Step
-from ._identity import Finished, HasColumns
-from ._needs import fields_looked_at
-from ._peer._column_steps import EVERYTHING, Wanted, names_after, wanted_by
-from ._peer._formats_out import Formatting, format_of
-from ._positions import positions_in, wrapped
-from ._reading import PAYLOAD, Reading, finished, reading_for, stored_type_of
-from ._shown import shown_dataset, with_step
+from ._columns import EVERYTHING, Wanted, names_after, wanted_by
+from ._decoding import PAYLOAD, LazyDecoders, Reading, finished, reading_for, refuse_unmatched, stored_type_of
+from ._description import Description, Finished, HasColumns, Opened, PathLike, Stage, Step
+from ._output_format import Formatting, format_of
 
 if TYPE_CHECKING:
     from ._dataset import Dataset
 
-__all__ = ["Core"]
+__all__ = ["Core", "positions_in"]
 
 T = TypeVar("T")
 Int64 = npt.NDArray[np.int64]
 _READ_ROWS = 256
+_MOST = 60
 
 
 def _as_it_is(sample: Any) -> Any:
@@ -423,3 +420,113 @@ class Core(Generic[T]):
 
 def _those_in(wanted: Wanted, present: Mapping[str, bool]) -> tuple[str, ...]:
     return tuple(name for name in present if name in wanted)
+
+
+def positions_in(item: Any, length: int) -> Int64:
+    """The positions that a slice, a list, an array or a mask names. Raises OptionError for anything else."""
+    if isinstance(item, slice):
+        return np.arange(*item.indices(length))
+    positions = np.asarray(item)
+    if positions.dtype == bool:
+        if positions.shape != (length,):
+            raise OptionError("a mask has one entry a sample", expected=length, found=len(np.atleast_1d(positions)))
+        return np.flatnonzero(positions)
+    if positions.ndim != 1 or (positions.size and not np.issubdtype(positions.dtype, np.integer)):
+        expected = "int, slice, list of int or a mask"
+        raise OptionError("positions are whole numbers", expected=expected, found=type(item).__name__)
+    return positions.astype(np.int64)
+
+
+def wrapped(positions: Int64, length: int) -> Int64:
+    """Positions counted from the start; negative ones count from the end. Raises PositionError outside."""
+    found = np.where(positions < 0, positions + length, positions)
+    outside = (found < 0) | (found >= length)
+    if outside.any():
+        expected = f"{-length} to {length - 1}" if length else "none: it is empty"
+        raise PositionError("no sample at this position", expected=expected, found=int(positions[outside][0]))
+    return found
+
+
+def fields_looked_at(stored: type[Any], stages: tuple[Stage, ...]) -> frozenset[str] | None:
+    """The fields that stages look at until one of them makes another sample; None where that may be all.
+
+    Found in the functions' code, so a lens that reads two fields costs two fields. The fields of a sample that comes
+    out as it is are all looked at.
+    """
+    if not is_record(stored):
+        return None
+    schema = schema_of(stored)
+    if (wanted := wanted_by(stages)) != EVERYTHING:  # steps that say themselves which columns they look at
+        return frozenset(name for name in schema.names if name in wanted)
+    seen: frozenset[str] = frozenset()
+    for stage in stages:
+        lens: Any = stage.function
+        if not isinstance(lens, Lens):
+            lens = Lens(stage.function, source=stored, view=object)
+        read = lens.reads(schema)
+        if read is None:
+            return None
+        seen |= read
+        if stage.kind != "filter":
+            return seen
+    return None
+
+
+def with_step(changed: Description, before: Description, step: Step | None, rows: Int64 | None) -> Description:
+    """The description of a view, with the verb that made it noted.
+
+    Samples chosen by position end what came before: doing that again could not change the choice.
+    """
+    step = step or _told(changed, before, rows)
+    if step is None:
+        return changed
+    earlier = before.steps
+    if step.rows is not None:
+        earlier = tuple(Step(each.shown) for each in earlier)
+    return replace(changed, steps=(*earlier, step))
+
+
+def _told(changed: Description, before: Description, rows: Int64 | None) -> Step | None:
+    """The verb, told from what it changed."""
+    if rows is not None:
+        return Step("materialize()" if len(changed.stages) < len(before.stages) else "select(...)", rows=rows)
+    if len(changed.stages) > len(before.stages):
+        stage = changed.stages[-1]
+        return Step(f"{stage.kind}({shown_function(stage.function)})")
+    if changed.fields != before.fields:
+        return Step(f"columns({_cut(list(changed.fields or ()))})")
+    return None
+
+
+def shown_function(function: Any) -> str:
+    """A function by the name it was given."""
+    if isinstance(function, functools.partial):
+        return shown_function(function.func)
+    if isinstance(function, Lens):
+        return getattr(function.get, "__name__", "lens")
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def _cut(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _MOST else f"{text[: _MOST - 3]}..."
+
+
+def shown_dataset(description: Description, opened: Opened, chosen: Int64 | None) -> str:
+    """``Dataset('data', 120 of 1,000 samples, where(width >= 512), map(f))``."""
+    count = [] if chosen is None else [_count(len(chosen), opened)]
+    return f"Dataset({', '.join([_shown_path(description.path), *count, *(step.shown for step in description.steps)])})"
+
+
+def _shown_path(path: object) -> str:
+    if isinstance(path, (str, os.PathLike)):
+        return repr(os.fspath(path))
+    if not isinstance(path, tuple):
+        return repr(path)
+    names: list[PathLike] = list(path)
+    return repr(names) if len(names) <= 4 else f"[{names[0]!r}, ... {len(names) - 2} more ..., {names[-1]!r}]"
+
+
+def _count(shown: int, opened: Opened) -> str:
+    total = opened.source.known_length if opened.is_open and isinstance(opened.source, ShardSource) else None
+    return f"{shown:,} samples" if total is None else f"{shown:,} of {total:,} samples"

@@ -1,34 +1,441 @@
-"""Two datasets side by side: each sample of the left with the fields of its partner on the right."""
+"""Concatenate and join datasets."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute
 
-from shoal.dataset._identity import digest_of
-from shoal.errors import FieldError, ManifestError, OptionError, SampleKeyError, TarError
+from shoal.errors import FieldError, ManifestError, OptionError, SampleKeyError, SchemaMismatchError, TarError
 from shoal.sample import is_record, schema_of
-from shoal.shard import Decoders, ErrorLog, Sample, Source
+from shoal.schema import schema_hash
+from shoal.shard import Decoders, ErrorLog, Manifest, Sample, ShardSource, Source
 
-from ._join_map import Missing
+from ._description import Recipe, Step, digest_of
+from ._query import Expression, Field
+from ._splits import By, DatasetDict, SplitAgain, checked_weights, grouped_by, is_kept, part_of_each, texts_of
+from ._transforms import Views
 
 if TYPE_CHECKING:
-    from shoal.dataset._dataset import Dataset
+    from ._dataset import Dataset
 
-__all__ = ["JoinSource", "Joined", "names_of", "renamed"]
+__all__ = ["Combining", "concat", "partners"]
+
+T = TypeVar("T")
+Int64 = npt.NDArray[np.int64]
+Missing = Literal["error", "skip", "none"]
+
+
+# -------------------------------------------------------------------------------- datasets taken apart and put together
+
+
+class Combining(Views[T]):
+    """``split``, ``concat``, ``join``."""
+
+    def split(
+        self, weights: Mapping[str, float] | None = None, /, *, by: By = "key", seed: int = 0, **named: float
+    ) -> DatasetDict[T]:
+        """Splits by hash: the same key falls into the same split always, however the dataset grows.
+
+        Weights are shares that sum to 1; a split's size is its share in expectation. ``by`` names a metadata column,
+        or is a function of the key, and then all samples of one value fall into one split: ``by="patient"`` keeps a
+        patient's images together. Another ``seed`` gives other splits. No tar is opened.
+
+        Raises OptionError for weights that are not one whole, and for samples that have no value in the column.
+
+        Example:
+            >>> import shoal
+            >>> with shoal.ShardWriter("memory://doc/split/a-%06d.tar") as writer:
+            ...     for number in range(1000):
+            ...         writer.write({"__key__": f"k{number:04d}", "json": {"patient": number // 10}})
+            >>> splits = shoal.Dataset("memory://doc/split").split(train=0.8, val=0.2, by="patient")
+            >>> splits.num_samples
+            {'train': 850, 'val': 150}
+        """
+        shares = checked_weights(weights, named)
+        if type(seed) is not int:
+            raise OptionError("a seed is a whole number", expected="int", found=repr(seed))
+        part = part_of_each(self._groups(by), shares, seed)
+        shown = ", ".join(f"{name}={weight:g}" for name, weight in shares.items())
+        splits = {}
+        for number, name in enumerate(shares):
+            rows = self._kept(part == number)
+            again = SplitAgain(shares, by, seed, name) if is_kept(by) else None
+            step = Step(f"split({shown})[{name!r}]", again, None if again else rows)
+            splits[name] = self._view(rows=rows, step=step)
+        return DatasetDict(splits, sample_type=self._asked_type)
+
+    def _groups(self, by: By) -> pa.ChunkedArray:
+        """The text that decides for each sample. Raises OptionError where a sample has none."""
+        if callable(by) and not isinstance(by, (Field, Expression)):
+            return grouped_by(self.key_column(), by)
+        if not isinstance(by, (str, Field, Expression)):
+            raise OptionError("`by` is a column or a function", expected="'key', a column, a function", found=repr(by))
+        values = self.column(by)
+        if values.null_count:
+            hint = f"leave them out: where('{by} is not null')" if isinstance(by, str) else "leave them out"
+            found = f"{values.null_count:,} of {len(values):,} samples without"
+            raise OptionError("samples have no value to split by", expected=f"a value of {by}", found=found, hint=hint)
+        return texts_of(values)
+
+    def concat(self, *others: Dataset[T]) -> Dataset[T]:
+        """These samples, then those of the others. See :func:`shoal.dataset.concat`.
+
+        Example:
+            >>> import shoal
+            >>> for name in ("a", "b"):
+            ...     with shoal.ShardWriter(f"memory://doc/concat/{name}/s-%06d.tar") as writer:
+            ...         writer.write({"__key__": name, "txt": "hi"})
+            >>> a, b = (shoal.Dataset(f"memory://doc/concat/{name}") for name in ("a", "b"))
+            >>> a.concat(b, a).keys()
+            ['a', 'b', 'a']
+        """
+        parts = (self, *others)
+        for part in others:
+            if not isinstance(part, Combining):
+                raise OptionError("only datasets can be put together", expected="a Dataset", found=repr(part))
+        kind = _one_type(parts)
+        if len(parts) == 1:
+            return self._view()
+        if _are_alike(parts):
+            return self._made_of(ShardsConcatenated(parts))  # type: ignore[arg-type] # nobody holds one but a Dataset
+        recipe = Concatenated(parts, kind)  # type: ignore[arg-type] # as above
+        return self._made_of(recipe, stored_type=None, sample_type=None, stages=(), fields=None)
+
+    def join(
+        self,
+        other: Dataset[Any],
+        on: str | tuple[str, str] = "key",
+        *,
+        missing: Missing = "error",
+        fields: Sequence[str] | None = None,
+        suffix: str | None = None,
+        sample_type: type[Any] | None = None,
+    ) -> Dataset[Any]:
+        """Each sample with the fields of its partner in another dataset: column groups in other shards.
+
+        Partners have the same key, or the same value in the metadata column ``on`` (a pair of names where the two
+        datasets call it differently); they are found in the indexes. ``missing`` says what becomes of a sample without
+        a partner: an error, left out (``"skip"``), or its fields are None (``"none"``). ``fields`` takes only some of
+        the other's fields; ``suffix`` is added to those that both have, which is an error else. Samples are dicts of
+        both sides' fields, or of ``sample_type``, by field name. ``where`` sees the columns of both sides, and
+        ``columns`` reads no more than it must of each.
+
+        Raises SampleKeyError for samples without a partner, FieldError for names that clash, OptionError for samples
+        of the other that cannot be told apart.
+
+        Example:
+            >>> import shoal
+            >>> with shoal.ShardWriter("memory://doc/join/text/s-%06d.tar") as writer:
+            ...     for key in ("a", "b", "c"):
+            ...         writer.write({"__key__": key, "txt": f"text {key}"})
+            >>> with shoal.ShardWriter("memory://doc/join/scores/s-%06d.tar") as writer:
+            ...     for key in ("c", "a"):
+            ...         writer.write({"__key__": key, "json": {"score": ord(key)}})
+            >>> text, scores = (shoal.Dataset(f"memory://doc/join/{name}") for name in ("text", "scores"))
+            >>> joined = text.join(scores, missing="skip")
+            >>> [(sample["txt"], sample["json"]) for sample in joined.where("score > 97")]
+            [('text c', {'score': 99})]
+        """
+        if not isinstance(other, Combining):
+            raise OptionError("only datasets can be joined", expected="a Dataset", found=repr(other))
+        self._refuse_filtered("partners")
+        other._refuse_filtered("partners")  # noqa: SLF001 - as self's
+        if missing not in get_args(Missing):
+            raise OptionError("no such `missing`", expected="'error', 'skip' or 'none'", found=repr(missing))
+        left_on, right_on = (on, on) if isinstance(on, str) else _pair(on)
+        names = renamed(names_of(self._view()), _taken(names_of(other), fields), suffix)
+        rows = partners(self.column(left_on), other.column(right_on))
+        left: Dataset[Any] = self._view()
+        if missing == "error":
+            check_partners(rows, self.key_column())
+        elif missing == "skip" and (rows < 0).any():
+            left, rows = self._view(rows=self._kept(rows >= 0), step=Step("with a partner")), rows[rows >= 0]
+        taken = None if fields is None else tuple(fields)
+        recipe = Joined(left, other, rows, names, on, missing, taken, suffix, sample_type)
+        return self._made_of(recipe, stored_type=sample_type or dict, sample_type=None, stages=(), fields=None)
+
+    def _made_of(self, recipe: Recipe, **changes: Any) -> Dataset[Any]:
+        """A dataset of a recipe, which otherwise is described as this one."""
+        return self._another(replace(self.described, path=recipe, steps=(), tombstones=True, format=None, **changes))
+
+
+def concat(datasets: Iterable[Dataset[T]]) -> Dataset[T]:
+    """Datasets one after the other, as one.
+
+    Tar shards that are read in one way become one source, and all that is quick with them stays so; anything else
+    (other formats, other options, different functions) is read each in its own way. All must have samples of one type.
+    Raises SchemaMismatchError, naming both, when two have not.
+
+    Example:
+        >>> import shoal
+        >>> for name in ("a", "b"):
+        ...     with shoal.ShardWriter(f"memory://doc/concats/{name}/s-%06d.tar") as writer:
+        ...         writer.write({"__key__": name, "txt": "hi"})
+        >>> concat([shoal.Dataset("memory://doc/concats/a"), shoal.Dataset("memory://doc/concats/b")]).keys()
+        ['a', 'b']
+    """
+    parts = list(datasets)
+    if not parts or not isinstance(parts[0], Combining):
+        found = type(parts[0]).__name__ if parts else "none"
+        raise OptionError("only datasets can be put together", expected="a list of one or more", found=found)
+    return parts[0].concat(*parts[1:])
+
+
+def _one_type(parts: Sequence[Combining[Any]]) -> type[Any]:
+    """The type of all samples; ``object`` where a function made some. Raises SchemaMismatchError."""
+    kinds = [part.sample_type for part in parts]
+    if object in kinds:
+        return object
+    for part, kind in zip(parts, kinds, strict=True):
+        if not _same_type(kind, kinds[0]):
+            raise SchemaMismatchError(
+                "the datasets have samples of different types",
+                expected=f"{kinds[0].__name__}, as in {parts[0]!r}",
+                found=f"{kind.__name__} in {part!r}",
+                hint=f"see one as the other: as_type({kinds[0].__name__})",
+            )
+    return kinds[0]
+
+
+def _same_type(one: type[Any], two: type[Any]) -> bool:
+    if one is two:
+        return True
+    return is_record(one) and is_record(two) and schema_hash(schema_of(one)) == schema_hash(schema_of(two))
+
+
+def _are_alike(parts: Sequence[Combining[Any]]) -> bool:
+    """Whether all are tar shards that are read, checked, decoded and changed in one way."""
+    sources = [part.source for part in parts]
+    ways = [(source.rule, source.verify, _schema(source)) for source in sources if isinstance(source, ShardSource)]
+    if len(ways) < len(parts) or any(way != ways[0] for way in ways):
+        return False
+    said = [part.described for part in parts]
+    return all(
+        (each.spec, each.policy, each.fields, each.stored_type, each.stages)
+        == (said[0].spec, said[0].policy, said[0].fields, said[0].stored_type, said[0].stages)
+        for each in said
+    )
+
+
+def _schema(source: ShardSource) -> Any:
+    return None if source.manifest is None else source.manifest.schema
+
+
+def _pair(on: Any) -> tuple[str, str]:
+    if isinstance(on, tuple) and len(on) == 2 and all(isinstance(name, str) for name in on):
+        return on[0], on[1]
+    raise OptionError("`on` is a column", expected="'key', a name, or a pair of names", found=repr(on))
+
+
+def _taken(names: Sequence[str], fields: Sequence[str] | None) -> tuple[str, ...]:
+    if fields is None:
+        return tuple(names)
+    if isinstance(fields, str):
+        raise OptionError("fields are a list of names", expected=f"[{fields!r}]", found=repr(fields))
+    for name in fields:
+        if name not in names:
+            raise FieldError("the other dataset has no such field", expected=" or ".join(names), found=name)
+    return tuple(dict.fromkeys(fields))
+
+
+# --------------------------------------------------------------------------------- datasets one after the other, as one
+
 
 pc: Any = pyarrow.compute  # its functions are made as it is imported, out of a checker's sight
-
-Int64 = npt.NDArray[np.int64]
 _NO_DECODERS: Decoders = {}
+
+
+def _shown(parts: Sequence[Dataset[Any]]) -> str:
+    names = [repr(part) for part in parts]
+    return f"concat({', '.join(names if len(names) <= 3 else [*names[:2], f'... {len(names) - 2} more'])})"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ShardsConcatenated:
+    """Tar shards that are read in one way: all of them are one source, and nothing that is quick gets slower."""
+
+    parts: tuple[Dataset[Any], ...]
+
+    def __repr__(self) -> str:
+        return _shown(self.parts)
+
+    def open_source(self) -> Source:
+        """One source of all shards; shards that several parts show are in it once."""
+        sources = self._sources()
+        first = next(iter(sources.values()))
+        schemas = [source.manifest.schema for source in sources.values() if source.manifest is not None]
+        manifest = Manifest({}, {}, schemas[0]) if schemas and schemas[0] is not None else None
+        refs = [ref for source in sources.values() for ref in source.shards]
+        return ShardSource(refs, rule=first.rule, verify=first.verify, manifest=manifest)
+
+    def rows_in_view(self, source: Source) -> Int64 | None:
+        """The samples of each part, one part after the other."""
+        sources = self._sources()
+        if len(sources) == len(self.parts) and all(part.is_whole for part in self.parts):
+            return None
+        lengths = [len(each) for each in sources.values()]
+        starts = dict(zip(sources, np.cumsum([0, *lengths]).tolist(), strict=False))
+        return np.concatenate([part.numbers + starts[_shards(part).shards] for part in self.parts])
+
+    def _sources(self) -> dict[Any, ShardSource]:
+        return {_shards(part).shards: _shards(part) for part in self.parts}
+
+    def refreshed(self) -> ShardsConcatenated:
+        """The same of what is there now."""
+        return ShardsConcatenated(tuple(part.refresh() for part in self.parts))
+
+
+def _shards(part: Dataset[Any]) -> ShardSource:
+    source = part.source
+    assert isinstance(source, ShardSource)  # noqa: S101 - `concat` made this recipe only of such
+    return source
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Concatenated:
+    """Datasets of any kind, each read in its own way."""
+
+    parts: tuple[Dataset[Any], ...]
+    sample_type: type[Any]
+
+    def __repr__(self) -> str:
+        return _shown(self.parts)
+
+    def open_source(self) -> Source:
+        """The parts as one source."""
+        return ConcatSource(self.parts, self.sample_type)
+
+    def refreshed(self) -> Concatenated:
+        """The same of what is there now."""
+        return Concatenated(tuple(part.refresh() for part in self.parts), self.sample_type)
+
+
+class ConcatSource:
+    """The samples of several datasets as they come out of them, numbered through."""
+
+    def __init__(self, parts: Sequence[Dataset[Any]], sample_type: type[Any]) -> None:
+        self.finished_type = sample_type
+        """Samples are whole: nothing is left to convert."""
+        self._parts = tuple(parts)
+        self._narrowed: dict[tuple[str, ...], tuple[Dataset[Any], ...]] = {}
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    @functools.cached_property
+    def _starts(self) -> Int64:
+        return np.cumsum([0, *(len(part) for part in self._parts)], dtype=np.int64)
+
+    @property
+    def identity(self) -> str:
+        """Equal where all parts are."""
+        return digest_of(["concat", *(part.fingerprint for part in self._parts)])
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Every field of every part."""
+        return tuple(dict.fromkeys(name for part in self._parts for name in part.fields))
+
+    def column_names(self) -> tuple[str, ...]:
+        """Every metadata column of every part."""
+        return tuple(dict.fromkeys(name for part in self._parts for name in part.column_names))
+
+    def read(self, rows: Int64, fields: Sequence[str] | None = None, decoders: Decoders = _NO_DECODERS) -> list[Sample]:
+        """The samples with these numbers, in this order: each part is asked once for all it holds."""
+        numbers = np.searchsorted(self._starts, rows, "right") - 1
+        found: list[Sample] = [{}] * len(rows)
+        for number in np.unique(numbers).tolist():
+            at = np.flatnonzero(numbers == number)
+            part = self._narrow(fields)[number]
+            samples = _only(part.samples_at(rows[at] - self._starts[number]), fields)
+            for position, sample in zip(at.tolist(), samples, strict=True):
+                found[position] = sample
+        return found
+
+    def stream(
+        self, fields: Sequence[str] | None = None, decoders: Decoders = _NO_DECODERS, log: ErrorLog | None = None
+    ) -> Iterator[list[Sample]]:
+        """All samples, part by part."""
+        for part in self._narrow(fields):
+            for run in part.runs(log):
+                yield _only(run, fields)
+
+    def _narrow(self, fields: Sequence[str] | None) -> tuple[Dataset[Any], ...]:
+        """The parts, so that they read no more than these fields, where no function needs to see the others."""
+        if fields is None:
+            return self._parts
+        wanted = tuple(fields)
+        if wanted not in self._narrowed:
+            self._narrowed[wanted] = tuple(
+                part if part.described.stages else part.columns([name for name in wanted if name in part.fields])
+                for part in self._parts
+            )
+        return self._narrowed[wanted]
+
+    def find(self, key: str) -> int:
+        """The number of the first sample with this key. Raises SampleKeyError."""
+        at = int(pc.index(self._keys, pa.scalar(key)).as_py())
+        if at < 0:
+            raise SampleKeyError("no sample has this key", found=repr(key))
+        return at
+
+    def keys(self, rows: Int64) -> list[str]:
+        """The keys of these samples."""
+        keys: list[str] = self._keys.take(pa.array(rows)).to_pylist()
+        return keys
+
+    @functools.cached_property
+    def _keys(self) -> pa.ChunkedArray:
+        return self.table(["__key__"]).column(0)
+
+    def table(self, columns: Sequence[str]) -> pa.Table:
+        """Metadata columns, one row a sample; null where a part has no such column."""
+        known = {"__key__", *self.column_names()}
+        for name in columns:
+            if name not in known:
+                raise FieldError("no such column", expected=" or ".join(sorted(known)), found=name)
+        try:
+            parts = [_columns_of(part, columns) for part in self._parts]
+            return pa.concat_tables(parts, promote_options="permissive").select(list(columns))
+        except pa.ArrowTypeError as error:
+            raise FieldError("a column is of other types in other datasets", found=str(error)) from error
+
+
+def _columns_of(part: Dataset[Any], columns: Sequence[str]) -> pa.Table:
+    length = len(part)  # which a filtered dataset refuses to tell
+    has = set(part.column_names)
+    table = part.table([name for name in columns if name in has]) if has.intersection(columns) else None
+    arrays = [
+        part.key_column() if name == "__key__" else table[name] if table and name in has else pa.nulls(length)
+        for name in columns
+    ]
+    return pa.table(arrays, names=list(columns))
+
+
+def _only(samples: list[Any], fields: Sequence[str] | None) -> list[Any]:
+    """Dicts with only these fields, where only some are wanted."""
+    if fields is None:
+        return samples
+    wanted = set(fields)
+    return [
+        {name: value for name, value in sample.items() if name in wanted or name.startswith("__")}
+        if isinstance(sample, dict)
+        else sample
+        for sample in samples
+    ]
+
+
+# -------------------------------------------------------------------------------------------- two datasets side by side
+
+
 _AT_ONCE = 256  # so that large fields on the right never come for thousands of small samples on the left
 
 
@@ -177,7 +584,7 @@ class JoinSource:
     def _with_partners(self, left: list[Sample], rows: Int64, fields: Sequence[str] | None) -> list[Sample]:
         names = self._joined.names
         wanted = [name for name, called in names.items() if fields is None or called in fields]
-        left = _only(left, fields)
+        left = _copies_with_fields(left, fields)
         if not wanted:
             return left
         partnered = np.flatnonzero(rows >= 0)
@@ -258,7 +665,7 @@ def _as_dict(sample: Any) -> Sample:
     raise OptionError("a joined sample has fields", expected="a dict or a typed sample", found=type(sample).__name__)
 
 
-def _only(samples: list[Sample], fields: Sequence[str] | None) -> list[Sample]:
+def _copies_with_fields(samples: list[Sample], fields: Sequence[str] | None) -> list[Sample]:
     """Of each sample only these fields: a side may have had to read more."""
     if fields is None:
         return [dict(sample) for sample in samples]
@@ -277,3 +684,77 @@ def _add(sample: Sample, partner: Sample, wanted: Sequence[str], names: Mapping[
                     "both datasets have this field", found=names[name], key=sample.get("__key__"), hint=hint
                 )
             sample[names[name]] = partner[name]
+
+
+# -------------------------------------- which sample of one dataset belongs to which of another, found in their indexes
+
+
+_SHOWN = 3
+
+
+def partners(left: pa.ChunkedArray, right: pa.ChunkedArray) -> Int64:
+    """For each value on the left its row on the right, or -1. Nothing is the partner of null.
+
+    Raises OptionError when the values are of kinds that never meet, or one is twice on the right.
+    """
+    left, right = _alike(left, right)
+    values = right.combine_chunks()
+    _refuse_twice(values)
+    rows = pc.index_in(left, value_set=values, skip_nulls=True)
+    found: Int64 = pc.fill_null(rows, -1).to_numpy().astype(np.int64)
+    return found
+
+
+def _alike(left: pa.ChunkedArray, right: pa.ChunkedArray) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+    """Both as one type in which equal values are equal."""
+    for is_kind, kind in ((_is_text, pa.large_string()), (pa.types.is_integer, None), (_is_number, pa.float64())):
+        if all(is_kind(side.type) or pa.types.is_null(side.type) for side in (left, right)):
+            return _cast(left, right, kind or pa.int64())
+    if left.type != right.type:
+        found = f"{left.type} on the left, {right.type} on the right"
+        raise OptionError("the columns to join on are of different kinds", found=found)
+    return left, right
+
+
+def _cast(left: pa.ChunkedArray, right: pa.ChunkedArray, kind: pa.DataType) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+    try:
+        return left.cast(kind), right.cast(kind)
+    except pa.ArrowInvalid as error:
+        raise OptionError("the columns to join on hold numbers too large to compare", found=str(error)) from error
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _refuse_twice(values: pa.Array) -> None:
+    present = values.drop_null()
+    if len(present.unique()) == len(present):
+        return
+    counts = pc.value_counts(present)
+    numbers = counts.field("counts").to_numpy(zero_copy_only=False)
+    first = int(np.argmax(numbers > 1))
+    raise OptionError(
+        "samples on the right cannot be told apart",
+        expected="each value once",
+        found=f"{counts.field('values')[first].as_py()!r} {numbers[first]} times",
+        hint="choose one of them with `where`, `select` or `exclude`, or join on another column",
+    )
+
+
+def check_partners(rows: Int64, keys: pa.ChunkedArray) -> None:
+    """Raise SampleKeyError, naming the first, when samples on the left have no partner."""
+    lost = np.flatnonzero(rows < 0)
+    if not len(lost):
+        return
+    shown = ", ".join(map(repr, keys.take(pa.array(lost[:_SHOWN])).to_pylist()))
+    more = f" and {len(lost) - _SHOWN:,} more" if len(lost) > _SHOWN else ""
+    raise SampleKeyError(
+        f"{len(lost):,} of {len(rows):,} samples have no partner",
+        found=f"{shown}{more}",
+        hint="missing='skip' leaves them out, missing='none' fills the fields with None",
+    )

@@ -1,18 +1,46 @@
-"""Each field's decoder, found when the field is first met: shards need not all have the same fields."""
+"""From stored bytes to the values of samples."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from shoal.codec import Decoder, DecodeSpec, SizedDecoder, decoders, unmatched
-from shoal.errors import OptionError, ShardIndexError, ShoalWarning, TarError
-from shoal.shard import Decoders, ShardSource, Source
+from shoal.errors import OptionError, SchemaMismatchError, ShardIndexError, ShoalError, ShoalWarning, TarError
+from shoal.load import takes_rng
+from shoal.sample import (
+    DictSample,
+    class_from_schema,
+    fields_needed,
+    from_fields,
+    is_record,
+    partial_mapper,
+    partial_unpacker,
+    unpack,
+)
+from shoal.schema import schema_from_json
+from shoal.shard import Decoders, Pick, Sample, ShardSource, Source
 
-__all__ = ["LazyDecoders", "WithoutSized", "refuse_unmatched", "writable_copy"]
+from ._description import Stage, check_sample_type
+
+__all__ = [
+    "PAYLOAD",
+    "LazyDecoders",
+    "Reading",
+    "WithoutSized",
+    "finished",
+    "reading_for",
+    "refuse_unmatched",
+    "stored_type_of",
+]
+
+PAYLOAD = "msgpack"
+"""The field that holds a typed sample."""
 
 
 class LazyDecoders(dict[str, Any]):
@@ -91,3 +119,121 @@ def refuse_unmatched(spec: DecodeSpec, source: Source) -> None:
         return
     told = f"decode names {missing[0]!r}, which the first shard has not; it has {', '.join(first)}"
     warnings.warn(told, ShoalWarning, stacklevel=2)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How stored samples become objects."""
+
+    sample_type: type[Any]
+    fields: tuple[str, ...] | None
+    """The fields it needs; None for all."""
+    packed: bool
+    """Whether it reads payloads, so that batches can be gathered from them."""
+    convert: Callable[[Sample], Any] | None
+    """None when the dict itself is what was asked for."""
+    pick: Pick | None = None
+    """Says of each shard which fields it needs, where that depends on the fields that samples have."""
+
+
+def stored_type_of(source: Source, asked: type[Any] | None) -> type[Any]:
+    """The type asked for, else the manifest's, else DictSample where samples are payloads, else dict.
+
+    Raises OptionError for a class that is no type of samples.
+    """
+    if asked is not None:
+        check_sample_type(asked)
+        return asked
+    manifest = source.manifest if isinstance(source, ShardSource) else None
+    if manifest is not None and manifest.schema is not None:
+        return class_from_schema(schema_from_json(manifest.schema))
+    if manifest is not None and any(set(record.fields) - {PAYLOAD} for record in manifest.shards):
+        return dict  # payloads among plain samples, whichever come first
+    return DictSample if _first_fields(source) == (PAYLOAD,) else dict
+
+
+def _first_fields(source: Source) -> tuple[str, ...]:
+    """The fields of the first shard: asking all of them would index a whole folder before its first sample."""
+    try:
+        return source.first_fields if isinstance(source, ShardSource) else source.fields
+    except (TarError, ShardIndexError):  # reading says what is wrong, or passes it over
+        return ()
+
+
+def reading_for(
+    source: Source, sample_type: type[Any], looked_at: frozenset[str] | None = None, *, writable: bool = False
+) -> Reading:
+    """How this source's samples are read as ``sample_type``, of which perhaps only some fields are looked at."""
+    packed = PAYLOAD in _first_fields(source)
+    if sample_type is DictSample:
+        return Reading(sample_type, (PAYLOAD,), packed, partial(_dict_sample, writable))
+    if not is_record(sample_type):
+        own = getattr(sample_type, "from_bytes", None) if packed and sample_type is not dict else None
+        if own is not None:  # a class of the user's that packs itself
+            return Reading(sample_type, (PAYLOAD,), True, partial(_unpacked, own))
+        return Reading(sample_type, None, False, None)
+    if packed:
+        read = None if looked_at is None else partial_unpacker(sample_type, looked_at, writable=writable)
+        whole = partial(unpack, sample_type, writable=writable)
+        return Reading(sample_type, (PAYLOAD,), True, partial(_unpacked, read or whole))
+    return _plain_reading(source, sample_type, looked_at)
+
+
+def _plain_reading(source: Source, sample_type: type[Any], looked_at: frozenset[str] | None) -> Reading:
+    """From fields by name: those that the type does not have are not read."""
+    some = None if looked_at is None else partial_mapper(sample_type, looked_at)
+    convert = partial(_mapped, some or partial(from_fields, sample_type))
+    pick: Pick = partial(fields_needed, sample_type, looked_at if some else None)
+    if isinstance(source, ShardSource):
+        return Reading(sample_type, None, False, convert, pick)
+    wanted = pick(dict.fromkeys(source.fields, False))
+    return Reading(sample_type, None if wanted is None else tuple(wanted), False, convert)
+
+
+def _dict_sample(writable: bool, sample: Sample) -> DictSample:
+    found: DictSample = _unpacked(DictSample.from_bytes, sample)
+    return DictSample(writable_copy(found.to_dict())) if writable else found
+
+
+def _unpacked(read: Callable[[bytes], Any], sample: Sample) -> Any:
+    try:
+        return read(sample[PAYLOAD])
+    except KeyError:
+        if PAYLOAD in sample:
+            raise
+        raise SchemaMismatchError(
+            "the sample has no payload",
+            expected=f"a field {PAYLOAD}, as the first sample has",
+            shard=sample["__url__"],
+            key=sample["__key__"],
+            hint="open such data as Dataset[dict]",
+        ) from None
+    except ShoalError as error:
+        raise error.at(shard=sample["__url__"], key=sample["__key__"]) from error.__cause__
+
+
+def _mapped(read: Callable[[Sample], Any], sample: Sample) -> Any:
+    try:
+        return read(sample)
+    except ShoalError as error:
+        raise error.at(shard=sample["__url__"], key=sample["__key__"]) from error.__cause__
+
+
+def finished(samples: Sequence[Sample], reading: Reading, stages: tuple[Stage, ...]) -> list[Any]:
+    """Samples as the user sees them: converted, then through each stage in the order written."""
+    values = list(samples) if reading.convert is None else [reading.convert(sample) for sample in samples]
+    for stage in stages:
+        try:
+            values = _through(stage, values)
+        except TypeError as error:
+            if "'rng'" in str(error) and takes_rng(stage.function):
+                problem = "this function takes an rng, which comes from a loader"
+                raise OptionError(problem, hint="read the dataset with .loader(...)") from error
+            raise
+    return values
+
+
+def _through(stage: Stage, values: list[Any]) -> list[Any]:
+    if stage.kind == "map":
+        return [stage.function(value) for value in values]
+    return [value for value in values if stage.function(value)]

@@ -1,10 +1,11 @@
-"""What a dataset is, as a value; and its source, opened once for all views of it."""
+"""A dataset as a picklable description, its identity, and the checks of its arguments."""
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypedDict, runtime_checkable
 
@@ -12,17 +13,32 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.codec import DecodeSpec
-from shoal.errors import ManifestError
+from shoal.errors import ManifestError, OptionError
 from shoal.formats import SourceOptions, open_source
 from shoal.protocols import DataSource
-from shoal.shard import ErrorPolicy, KeyRule, OnError, Source, manifest_url
-from shoal.store import Glance
+from shoal.sample import DictSample, is_record
+from shoal.shard import ErrorPolicy, KeyRule, OnError, ShardSource, Source, manifest_url
+from shoal.store import Glance, base_name
 
-from ._growing._tombstones import living_rows
-from ._identity import source_identity
-from ._opening._data_source import source_from_data_source
+from ._data_source import source_from_data_source
+from ._tombstones import living_rows
 
-__all__ = ["DatasetOptions", "Description", "Opened", "PathLike", "Recipe", "RowsRecipe", "Stage", "Step"]
+__all__ = [
+    "DatasetOptions",
+    "Description",
+    "Finished",
+    "HasColumns",
+    "Identified",
+    "Opened",
+    "PathLike",
+    "Recipe",
+    "Stage",
+    "Step",
+    "check_path",
+    "check_sample_type",
+    "digest_of",
+    "source_identity",
+]
 
 PathLike = str | os.PathLike[str]
 Int64 = npt.NDArray[np.int64]
@@ -163,3 +179,116 @@ class Opened:
             options = description.options
             return source_from_data_source(description.path, rule=options.rule, verify=options.verify)
         return open_source(description.path, description.options, format=description.format)
+
+
+@runtime_checkable
+class Identified(Protocol):
+    """A source that says itself what it is."""
+
+    @property
+    def identity(self) -> str:
+        """Equal for equal sources, in every process."""
+        ...
+
+
+@runtime_checkable
+class Finished(Protocol):
+    """A source whose samples are what a user is to see already."""
+
+    @property
+    def finished_type(self) -> type[Any]:
+        """Their type."""
+        ...
+
+
+@runtime_checkable
+class HasColumns(Protocol):
+    """A source with metadata columns."""
+
+    def column_names(self) -> tuple[str, ...]:
+        """Every metadata column."""
+        ...
+
+
+def source_identity(source: Source) -> str:
+    """A digest that differs where the samples of a source, or their order, may differ; data is not read for it.
+
+    Where the dataset lies is no part of it, so a copy elsewhere is the same.
+    """
+    if isinstance(source, Identified):
+        return source.identity
+    if not isinstance(source, ShardSource):
+        return digest_of([type(source).__qualname__, str(len(source)), *source.fields])
+    names = same_folder([ref.url for ref in source.shards])
+    counts = np.diff(source.starts).tolist()
+    sizes = [
+        source.shard(number).index.facts.size if ref.size is None else ref.size
+        for number, ref in enumerate(source.shards)
+    ]
+    return digest_of([repr(source.rule), *map(repr, zip(names, counts, sizes, strict=True))])
+
+
+def same_folder(urls: list[str]) -> list[str]:
+    """The names as seen from the folder that holds them all."""
+    parts = [url.split("/") for url in urls]
+    if len(set(urls)) < 2:
+        return [base_name(url) for url in urls]
+    columns = enumerate(zip(*parts, strict=False))
+    shared = next((at for at, names in columns if len(set(names)) > 1), min(map(len, parts)) - 1)
+    return ["/".join(part[shared:]) for part in parts]
+
+
+def digest_of(texts: Iterable[str]) -> str:
+    """One digest of several texts, each told apart from its neighbours."""
+    digest = hashlib.sha256()
+    for text in texts:
+        data = text.encode("utf-8", "surrogatepass")
+        digest.update(len(data).to_bytes(8, "little") + data)
+    return digest.hexdigest()
+
+
+def check_path(path: Any) -> None:
+    """Raise OptionError for what names no dataset."""
+    is_stream = hasattr(path, "read") and not isinstance(path, DataSource)
+    if is_stream or (isinstance(path, str) and path == "-"):
+        raise OptionError(
+            "a stream has no positions, and a dataset is read by them",
+            expected="a path or a URL",
+            found=type(path).__name__ if is_stream else "stdin",
+            hint="read it once, in order: shoal.formats.webdataset.stream(...), which DataLoader takes, too",
+        )
+    if isinstance(path, (str, os.PathLike, DataSource)):
+        _refuse_command(path)
+        return
+    odd = [path] if not isinstance(path, Iterable) else [each for each in path if not _is_path(each)]
+    if odd:
+        expected = "a path, a pattern, a list of them or a DataSource"
+        raise OptionError("this names no dataset", expected=expected, found=repr(odd[0]))
+
+
+def _is_path(path: object) -> bool:
+    return isinstance(path, (str, os.PathLike))
+
+
+def _refuse_command(path: object) -> None:
+    if isinstance(path, str) and path.startswith("pipe:"):
+        raise OptionError(
+            "no command is run for a path",
+            expected="a path or a URL",
+            found=repr(path),
+            hint="run it before Python and stream what it writes: `COMMAND | python ...` with "
+            "shoal.formats.webdataset.stream('-')",
+        )
+
+
+def check_sample_type(kind: Any) -> None:
+    """Raise OptionError for a class that is no type of samples."""
+    if not isinstance(kind, type) or kind is object or is_record(kind) or issubclass(kind, (Mapping, DictSample)):
+        return
+    if hasattr(kind, "from_bytes") and kind is not int:  # a class of the user's that packs itself
+        return
+    raise OptionError(
+        "this is no type of samples",
+        expected="a @packable class, a dataclass, a Struct, a pydantic model or dict",
+        found=kind.__name__,
+    )

@@ -20,8 +20,7 @@ from shoal.schema import schema_hash
 from shoal.shard import ShardSource, Source
 from shoal.store import base_name
 
-from ._description import Description
-from ._identity import Identified, digest_of, source_identity
+from ._description import Description, Identified, digest_of, source_identity
 
 __all__ = ["fingerprint_of", "value_mark"]
 

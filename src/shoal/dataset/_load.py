@@ -1,34 +1,76 @@
-"""``load_dataset``: from a path, a pattern, a folder, a reference or a data source to splits."""
+"""Ways to a dataset: `load_dataset`, `load_shards`, `write_samples`, `from_parquet`, and resolvers."""
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from shoal.dataset._dataset import Dataset
-from shoal.dataset._dict import DatasetDict
-from shoal.errors import CatalogError, CatalogKeyError, FormatError, ObjectNotFoundError, OptionError
+from shoal.errors import (
+    CatalogError,
+    CatalogKeyError,
+    FormatError,
+    ObjectNotFoundError,
+    OptionError,
+    StoreError,
+    WriteError,
+)
 from shoal.formats import detect
-from shoal.protocols import DataFiles, DataSource
-from shoal.shard import Located, ShardRef, is_dataset_folder, locate_shards, shards_by_split
+from shoal.protocols import DataFiles, DataSource, Resolved, Resolver
+from shoal.sample import DictSample, is_record, schema_of
+from shoal.schema import schema_to_json
+from shoal.shard import Located, ShardRef, ShardWriter, find_split, is_dataset_folder, locate_shards, shards_by_split
 from shoal.store import base_name, expand_pattern, join_url, parent_url, relative_url, scheme_of, store_for
 
+from ._append import is_numbered, shard_pattern, stored_form
 from ._data_source import urls_of
-from ._resolve import is_reference, resolve_reference
-from ._split_spec import SplitPart, parse_split, rows_of
+from ._dataset import Dataset
+from ._splits import DatasetDict
 
-__all__ = ["load_dataset"]
+__all__ = [
+    "SplitPart",
+    "from_parquet",
+    "load_dataset",
+    "load_shards",
+    "parse_split",
+    "register_resolver",
+    "resolvers",
+    "rows_of",
+    "write_samples",
+]
 
 T = TypeVar("T")
 PathLike = str | os.PathLike[str]
 FilesBySplit = DataFiles | Mapping[str, DataFiles]
+
+
+# ---------------------------------------------------------------------------------------------------- ways to a Dataset
+
+
+def load_shards(dir_or_url: str | os.PathLike[str], split: str | None = None, **options: Any) -> Dataset[Any]:
+    """Load the shards of a folder or URL, as ``ShardingService`` wrote them, or any tars.
+
+    ``options`` are those of :class:`Dataset`.
+
+    Example:
+        >>> import shoal
+        >>> paths = shoal.ShardingService("memory://doc/load").create_shards_from_data([{"txt": "hello"}])
+        >>> shoal.load_shards("memory://doc/load")[0]["txt"]
+        'hello'
+    """
+    return Dataset(dir_or_url, split=split, **options)
+
+
+# ----------------------------------------------------------------------- load_dataset: from a path, a pattern, a folder
+
+
 _NAME = re.compile(r"[^\W_][\w.\-]*(?:/[^\W_][\w.\-]*)*(?:@[0-9A-Za-z.+\-]+)?")
 
 
@@ -308,3 +350,330 @@ def _joined(found: _Found, parts: Sequence[SplitPart], options: Mapping[str, Any
 
 def _numbers(rows: range) -> npt.NDArray[np.int64]:
     return np.arange(rows.start, rows.stop, dtype=np.int64)
+
+
+# -------------------------------------------------------------------------------------------------- what split= may say
+
+
+_NUMBER = r"-?[0-9]+(?:_[0-9]+)*%?"
+_PART = re.compile(
+    r"(?P<split>[^\[\]()+]*[^\[\]()+\s])"
+    rf"(?P<slice>\[(?P<start>{_NUMBER})?:(?P<stop>{_NUMBER})?\](?:\((?P<rounding>closest|pct1_dropremainder)\))?)?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitPart:
+    """One split, or a slice of it."""
+
+    split: str
+    start: int | None = None
+    stop: int | None = None
+    percent: bool = False
+    drop_remainder: bool = False
+    """Whether a percent is the same number of samples everywhere, so that what is left at the end is in none."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is all of the split."""
+        return self.start is None and self.stop is None
+
+
+def parse_split(spec: str, present: Iterable[str]) -> tuple[SplitPart, ...]:
+    """The parts that ``spec`` names of the splits there are. Raises FieldError, or OptionError when it makes no sense.
+
+    Example:
+        >>> parse_split("train[:10%]", ["train", "test"])
+        (SplitPart(split='train', start=None, stop=10, percent=True, drop_remainder=False),)
+    """
+    names = list(present)
+    if spec in names:  # whatever is in it
+        return (SplitPart(spec),)
+    if spec == "all" and names:
+        return tuple(SplitPart(name) for name in names)
+    return tuple(_part(text.strip(), spec, names) for text in spec.split("+"))
+
+
+def _part(text: str, spec: str, names: list[str]) -> SplitPart:
+    found = _PART.fullmatch(text)
+    if found is None:
+        raise OptionError(
+            "a split cannot be read", expected="'train', 'train[:10%]', 'train[5:20]' or 'train+test'", found=repr(spec)
+        )
+    split = find_split(found["split"], names)
+    bounds = [bound for bound in (found["start"], found["stop"]) if bound is not None]
+    percents = [bound for bound in bounds if bound.endswith("%")]
+    if len(percents) not in (0, len(bounds)):
+        raise OptionError("a slice mixes percents and samples", expected="both with % or none", found=repr(spec))
+    start, stop = (None if found[side] is None else int(found[side].rstrip("%")) for side in ("start", "stop"))
+    if percents and any(abs(bound) > 100 for bound in (start, stop) if bound is not None):
+        raise OptionError("a percent is outside the split", expected="-100% to 100%", found=repr(spec))
+    if found["rounding"] is not None and not percents:
+        raise OptionError("only percents are rounded", expected="% in the slice", found=repr(spec))
+    return SplitPart(split, start, stop, bool(percents), found["rounding"] == "pct1_dropremainder")
+
+
+def rows_of(part: SplitPart, length: int) -> range:
+    """Which samples of a split of this length are meant; what lies outside is left out, as in a list's slice.
+
+    Example:
+        >>> rows_of(SplitPart("train", None, 10, percent=True), 25), rows_of(SplitPart("train", -5), 25)
+        (range(0, 2), range(20, 25))
+    """
+    start = 0 if part.start is None else _bound(part.start, part, length)
+    stop = length if part.stop is None else _bound(part.stop, part, length)
+    return range(start, max(start, stop))
+
+
+def _bound(bound: int, part: SplitPart, length: int) -> int:
+    if part.percent and part.drop_remainder and length < 100:
+        raise OptionError(
+            "a split too short for pct1_dropremainder",
+            expected="100 samples or more",
+            found=length,
+            hint="leave it out",
+        )
+    if part.percent:
+        bound = length // 100 * bound if part.drop_remainder else round(bound * length / 100)
+    return min(bound if bound >= 0 else max(length + bound, 0), length)
+
+
+# -------------------------------------------------------------------------------------------- references of other kinds
+
+
+RESOLVER_GROUP = "shoal.resolvers"
+"""The entry point group by which a package brings a resolver."""
+
+_REGISTERED: dict[str, Resolver] = {}
+_EXTRAS = {"at": "atmosphere", "@": "atmosphere"}
+
+
+def register_resolver(name: str, resolver: Resolver, *, replace: bool = False) -> None:
+    """Let ``load_dataset`` of this process understand what ``resolver`` matches, before installed ones are asked.
+
+    Raises OptionError when the name is taken, unless ``replace``, or when the object is no :class:`Resolver`.
+
+    Example:
+        >>> from shoal.protocols import Resolved
+        >>> class Mirror:
+        ...     def matches(self, reference):
+        ...         return reference.startswith("mirror://")
+        ...
+        ...     def resolve(self, reference, *, split=None, data_files=None):
+        ...         return Resolved("/mnt/mirror/" + reference.removeprefix("mirror://"))
+        >>> register_resolver("mirror", Mirror(), replace=True)
+        >>> "mirror" in resolvers()
+        True
+    """
+    _check_resolver(name, resolver)
+    if name in _REGISTERED and not replace:
+        hint = "pass replace=True to take its place"
+        raise OptionError("the resolver is registered already", found=name, hint=hint)
+    _REGISTERED[name] = resolver
+
+
+def resolvers() -> tuple[str, ...]:
+    """The names of all resolvers, registered and installed, in the order they are asked."""
+    return tuple(_every())
+
+
+def _every() -> dict[str, Resolver]:
+    return {**_REGISTERED, **{name: found for name, found in _installed().usable.items() if name not in _REGISTERED}}
+
+
+def is_reference(text: str) -> bool:
+    """Whether a text is for resolvers: it begins with ``@``, or no store serves its scheme."""
+    if text.startswith("@"):
+        return True
+    try:
+        store_for(text)
+    except StoreError:
+        return True
+    return False
+
+
+def resolve_reference(
+    reference: str, split: str | None, data_files: DataFiles | Mapping[str, DataFiles] | None
+) -> Resolved:
+    """What the first resolver that matches says. Raises FormatError when none does, with what could be installed."""
+    for name, resolver in _every().items():
+        if resolver.matches(reference):
+            return _checked(name, resolver.resolve(reference, split=split, data_files=data_files))
+    raise _unknown(reference, _installed().broken)
+
+
+def _checked(name: str, resolved: Resolved) -> Resolved:
+    if not isinstance(resolved, Resolved):
+        raise OptionError(f"the resolver {name} broke its promise", expected="a Resolved", found=_kind(resolved))
+    return resolved
+
+
+def _check_resolver(name: str, resolver: object) -> None:
+    if isinstance(resolver, type) or not isinstance(resolver, Resolver):
+        raise OptionError(
+            "this is no resolver", expected="an object with matches and resolve", found=f"{name}: {_kind(resolver)}"
+        )
+
+
+def _kind(value: object) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+
+
+@dataclass(frozen=True, slots=True)
+class _Installed:
+    usable: dict[str, Resolver]
+    broken: dict[str, str]
+    """Why a resolver that is installed cannot be used."""
+
+
+@functools.cache  # what is installed stays so, and to look is slow
+def _installed() -> _Installed:
+    import importlib.metadata  # only a reference needs it, and it takes longer to import than most of shoal
+
+    usable: dict[str, Resolver] = {}
+    broken: dict[str, str] = {}
+    for point in sorted(importlib.metadata.entry_points(group=RESOLVER_GROUP), key=lambda point: point.name):
+        try:
+            resolver = point.load()
+            _check_resolver(point.name, resolver)
+        except Exception as error:  # noqa: BLE001 - one broken package must not hide the others; it is told of below
+            broken[point.name] = f"{type(error).__name__}: {error}"
+        else:
+            usable[point.name] = resolver
+    return _Installed(usable, broken)
+
+
+def _unknown(reference: str, unusable: Mapping[str, str]) -> FormatError:
+    scheme = "@" if reference.startswith("@") else scheme_of(reference)
+    names = ", ".join(resolvers()) or "none"
+    broken = "".join(f", {name} (cannot be loaded: {why})" for name, why in unusable.items())
+    hint = (
+        f"pip install 'shoal[{_EXTRAS[scheme]}]'"
+        if scheme in _EXTRAS
+        else f"install a package with an entry point in the group {RESOLVER_GROUP}, or call register_resolver"
+    )
+    return FormatError(
+        f"no resolver understands {'@' if scheme == '@' else scheme + '://'} references",
+        expected=f"a path, a URL that a store serves, or a reference for a resolver; installed are {names}{broken}",
+        found=repr(reference),
+        hint=hint,
+    )
+
+
+# ------------------------------------------------------------------------------- samples in, a dataset out, in one call
+
+
+def write_samples(
+    samples: Iterable[T],
+    path: str | os.PathLike[str],
+    *,
+    max_samples: int | None = None,
+    max_bytes: int | None = None,
+    compression: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    split: str | None = None,
+    overwrite: bool = False,
+    resume: bool = False,
+    hashed: bool = False,
+    durable: bool = False,
+) -> Dataset[T]:
+    """Write typed samples, or dicts, and open what was written.
+
+    ``path`` names one tar (``data.tar``), numbered ones (``data-%06d.tar``), or a folder, which gets
+    ``shard-%06d.tar``. A single tar becomes numbered ones when ``max_samples`` or ``max_bytes`` is given. Samples are
+    taken one at a time and their keys are their numbers, so the same samples give the same bytes. All must be of one
+    type, which the manifest keeps. Dicts keep their ``__key__``. ``compression`` is ``"gzip"`` or ``"zstd"``,
+    ``metadata`` goes into the manifest and each shard, ``split`` names the part of the dataset this is,
+    ``overwrite`` replaces a dataset that is there, once the new one is whole, and ``resume`` goes on after the finished
+    shards of a run that was interrupted. ``hashed`` keeps each shard's sha256 in the manifest, ``durable`` waits until
+    each shard would survive a power cut.
+
+    Raises:
+        WriteError: There are no samples.
+        SchemaMismatchError: A sample does not fit its type, or is of another; ``key`` is its number, ``field`` the
+            path. Nothing of it is written, and no manifest.
+        ObjectExistsError: A dataset is there already.
+
+    Example:
+        >>> import numpy as np, shoal
+        >>> from numpy.typing import NDArray
+        >>> @shoal.packable
+        ... class Point:
+        ...     at: NDArray[np.float32]
+        ...     name: str
+        >>> points = [Point(np.zeros(2, np.float32), "origin"), Point(np.ones(2, np.float32), "corner")]
+        >>> ds = shoal.write_samples(points, "memory://doc/points")
+        >>> len(ds), ds[1].name
+        (2, 'corner')
+    """
+    first, rest = _peeked(samples)
+    kind = type(first)
+    typed = is_record(kind)
+    packed = typed or issubclass(kind, DictSample)
+    pattern = shard_pattern(os.fspath(path), max_samples, max_bytes)
+    writer = ShardWriter(
+        pattern,
+        max_samples=(10_000 if is_numbered(pattern) else 1 << 62) if max_samples is None else max_samples,
+        max_bytes=(1 << 30 if is_numbered(pattern) else 1 << 62) if max_bytes is None else max_bytes,
+        compression=compression,
+        metadata=metadata,
+        schema=schema_to_json(schema_of(kind)) if typed else None,
+        split=split,
+        overwrite=overwrite,
+        resume=resume,
+        hashed=hashed,
+        durable=durable,
+    )
+    with writer:
+        for number, sample in enumerate(itertools.chain([first], rest)):
+            writer.write(stored_form(number, sample, kind) if packed else sample)
+    return Dataset(writer.urls, sample_type=kind if typed else None)
+
+
+def _peeked(samples: Iterable[T]) -> tuple[T, Iterator[T]]:
+    rest = iter(samples)
+    try:
+        return next(rest), rest
+    except StopIteration:
+        raise WriteError("there are no samples to write", expected="at least one") from None
+
+
+# ----------------------------------------------------------------------- from_parquet: a Parquet file in, a dataset out
+
+
+def from_parquet(
+    path: PathLike | Iterable[PathLike],
+    output: PathLike | None = None,
+    *,
+    sample_type: type[Any] | None = None,
+    key: str | None = None,
+    columns: Sequence[str] | Mapping[str, str] | None = None,
+    max_samples: int | None = None,
+    max_bytes: int | None = None,
+    compression: str | None = None,
+    overwrite: bool = False,
+    batch_size: int = 1024,
+) -> Dataset[Any]:
+    """Write shards of what Parquet files hold, and open them, or only open them: `Dataset.from_parquet`, as a function.
+
+    Example:
+        >>> import pyarrow as pa, pyarrow.parquet as pq, tempfile
+        >>> import shoal
+        >>> folder = tempfile.mkdtemp()
+        >>> pq.write_table(pa.table({"name": ["a", "b"], "size": [1, 2]}), f"{folder}/table.parquet")
+        >>> ds = shoal.dataset.from_parquet(f"{folder}/*.parquet", f"{folder}/shards", key="name")
+        >>> ds.get("b").size, ds.where("size > 1").keys()
+        (2, ['b'])
+    """
+    return Dataset.from_parquet(
+        path,
+        output,
+        sample_type=sample_type,
+        key=key,
+        columns=columns,
+        max_samples=max_samples,
+        max_bytes=max_bytes,
+        compression=compression,
+        overwrite=overwrite,
+        batch_size=batch_size,
+    )

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from shoal.dataset._core import Core
-from shoal.dataset._description import Step
-from shoal.dataset._loading import DatasetSource
 from shoal.errors import OptionError
 from shoal.load import LoaderOptions
 from shoal.order import GlobalShuffle, Mix, Mixed, Order, Sequential
 
-from ._verbs import concat
+from ._base import Core
+from ._combine import concat
+from ._description import Step
+from ._loader_source import DatasetSource
 
 if TYPE_CHECKING:
-    from shoal.dataset._dataset import Dataset
+    from ._dataset import Dataset
 
 __all__ = ["MixedSource", "Mixing", "Mixture", "mix"]
 

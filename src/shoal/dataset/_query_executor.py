@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute
 
-from ._tree import (
+from ._query import (
     And,
     Between,
     Column,
@@ -92,7 +92,7 @@ def run_where(expression: Expression, table: pa.Table) -> npt.NDArray[np.bool_]:
         QueryError: A name is not, or not only, one column's; or values are compared that are of different kinds.
 
     Example:
-        >>> from shoal.dataset._where import parse_where
+        >>> from shoal.dataset._query_parser import parse_where
         >>> table = pa.table({"json.width": [640, 320, None], "json.label": ["cat", "dog", "cat"]})
         >>> run_where(parse_where("width >= 512 or label = 'dog'"), table).tolist()
         [True, True, False]

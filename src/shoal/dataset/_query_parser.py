@@ -1,4 +1,4 @@
-"""The text of a condition -> its tree. The grammar is written down in docs/reference/where.md.
+"""The text of a condition, parsed into its tree.
 
 Every mistake is a QueryError that says what was expected, what was found, and points at it.
 """
@@ -10,7 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
-from ._tree import (
+from shoal.errors import QueryError
+
+from ._query import (
     KEYWORDS,
     And,
     Between,
@@ -18,6 +20,7 @@ from ._tree import (
     Compare,
     Constant,
     Expression,
+    Field,
     In,
     IsNull,
     Like,
@@ -30,11 +33,10 @@ from ._tree import (
     read_number,
 )
 
-__all__ = ["parse_where"]
+__all__ = ["as_expression", "parse_where"]
 
 DEEPEST = 64
 """How far parentheses and `not` may nest: deeper text is a mistake, and would exhaust Python's stack."""
-
 _TOKEN = re.compile(
     r"""
     (?P<space>\s+)
@@ -399,3 +401,25 @@ def _refuse_rest(cursor: _Cursor) -> NoReturn:
         cursor.refuse("this parenthesis closes nothing", expected=None, found=None)
     hint = _ARITHMETIC if cursor.token.kind == "-" else None
     cursor.refuse("the condition goes on after its end", expected="`and`, `or` or the end", hint=hint)
+
+
+# Text (``_query_parser``) or Python operators (``_query``) make a tree of frozen values (``_query``); its names are
+# matched with a dataset's columns; then it is run over a table (``_query_executor``). The tree has SQL's meaning, with
+# its three-valued logic, so that another engine can run it: ``sql_of`` gives that engine the text.
+def as_expression(condition: str | Expression | Field) -> Expression:
+    """The condition as a tree, whichever way it was written. Raises QueryError for anything else.
+
+    Example:
+        >>> from shoal.dataset import F
+        >>> as_expression("not (width < 512)") == as_expression(~(F.width < 512))
+        True
+        >>> print(as_expression(F.flag))
+        flag
+    """
+    if isinstance(condition, str):
+        return parse_where(condition)
+    if isinstance(condition, Field):
+        return Column(condition._name)  # noqa: SLF001 - a field's public names are columns
+    if isinstance(condition, Expression):
+        return condition
+    raise QueryError("this is no condition", expected="text or an expression of `F`", found=repr(condition))

@@ -18,9 +18,9 @@ from shoal.errors import ObjectNotFoundError, OptionError
 from shoal.shard import ShardSource
 from shoal.store import store_for
 
-from ._core import Core
+from ._arrow_types import is_exact_json
+from ._base import Core
 from ._description import PathLike
-from ._table._arrow_forms import is_exact_json
 
 __all__ = ["FailedShard", "ShardDone", "ShardReport", "ShardWork"]
 

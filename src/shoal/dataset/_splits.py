@@ -1,23 +1,273 @@
-"""DatasetDict: the splits of a dataset."""
+"""Splits of a dataset: by hash, by key, by size, and as a `DatasetDict`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+import math
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias, TypeVar, Union
 
+import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute
 
 from shoal.errors import FieldError, OptionError
 
-from ._where import Expression, Field
+from ._base import Core
+from ._query import Expression, Field
 
 if TYPE_CHECKING:
     from ._dataset import Dataset
 
-__all__ = ["DatasetDict"]
+__all__ = [
+    "By",
+    "DatasetDict",
+    "Keys",
+    "SplitAgain",
+    "checked_weights",
+    "grouped_by",
+    "hash_texts",
+    "is_kept",
+    "is_one_of",
+    "key_array",
+    "part_of_each",
+    "split_sizes",
+    "stratified",
+    "texts_of",
+]
 
+By: TypeAlias = str | Field | Expression | Callable[[str], object]
+"""What decides: ``"key"``, a metadata column, or a function of the key."""
+UInt64 = npt.NDArray[np.uint64]
+Keys: TypeAlias = Union[Iterable[str], "Dataset[Any]", pa.Array, pa.ChunkedArray]
+Int64 = npt.NDArray[np.int64]
 T = TypeVar("T")
 V = TypeVar("V")
+_BITS = 53  # as many as a double holds exactly, so that a weight is what it says
+_TOLERANCE = 1e-9
+_BASIS, _PRIME = 0xCBF29CE484222325, 0x100000001B3
+_WORD = (1 << 64) - 1
+pc: Any = pyarrow.compute  # its functions are made as it is imported, out of a checker's sight
+_EXPECTED = "a list, set or array of keys, or a dataset"
+
+
+def checked_weights(weights: Mapping[str, Any] | None, named: Mapping[str, Any]) -> dict[str, float]:
+    """The weight of each split. Raises OptionError unless they are shares of one whole."""
+    if weights is not None and not isinstance(weights, Mapping):
+        raise OptionError("splits have names", expected="such as split(train=0.9, val=0.1)", found=repr(weights))
+    found: dict[Any, Any] = {**(weights or {}), **named}
+    if not found:
+        raise OptionError("a split needs weights", expected="such as split(train=0.9, val=0.1)")
+    for name, weight in found.items():
+        is_number = isinstance(weight, (int, float, np.integer, np.floating)) and not isinstance(weight, bool)
+        if not isinstance(name, str) or not is_number or not 0 <= weight <= 1:
+            raise OptionError("a weight is a share", expected="a number from 0 to 1", found=f"{name}={weight!r}")
+    total = math.fsum(found.values())
+    if abs(total - 1) > _TOLERANCE:
+        shown = ", ".join(f"{name}={weight}" for name, weight in found.items())
+        raise OptionError("the weights are not one whole", expected="a sum of 1", found=f"{total:.12g} ({shown})")
+    return {name: float(weight) for name, weight in found.items()}
+
+
+def part_of_each(texts: pa.ChunkedArray, weights: Mapping[str, float], seed: int) -> npt.NDArray[np.int64]:
+    """The number of the split that each text falls into."""
+    places = hash_texts(texts, seed) >> np.uint64(64 - _BITS)
+    ends = [round(end * (1 << _BITS)) for end in np.cumsum(list(weights.values())).tolist()]
+    # Rounding must leave no gap at the end, and nothing for a split of weight 0 there.
+    last = max(number for number, weight in enumerate(weights.values()) if weight > 0)
+    ends[last:] = [1 << _BITS] * (len(ends) - last)
+    return np.searchsorted(np.array(ends, np.uint64), places, "right")
+
+
+def grouped_by(keys: pa.ChunkedArray, function: Callable[[str], object]) -> pa.ChunkedArray:
+    """What a function makes of each key, as text. Raises OptionError where it makes nothing."""
+    found: list[str] = []
+    for key in keys.to_pylist():
+        group = function(key)
+        if group is None:
+            raise OptionError("`by` gave no group for a key", expected="a text or a number", found=f"None for {key!r}")
+        found.append(str(group))
+    return pa.chunked_array([pa.array(found, pa.large_string())])
+
+
+@dataclass(frozen=True, slots=True)
+class SplitAgain:
+    """Takes the same split of a dataset that has grown."""
+
+    weights: Mapping[str, float]
+    by: By
+    seed: int
+    name: str
+
+    def __call__(self, dataset: Any) -> Any:
+        """The split of this name."""
+        return dataset.split(self.weights, by=self.by, seed=self.seed)[self.name]
+
+
+def is_kept(by: By) -> bool:
+    """Whether what decides can go with a view to another process."""
+    try:
+        pickle.dumps(by)
+    except Exception:  # noqa: BLE001 - a lambda raises one thing, a closure another
+        return False
+    return True
+
+
+# FNV-1a of the UTF-8 bytes, 64 bits, then mixed as splitmix64 mixes, because FNV alone leaves its high bits uneven.
+# Splits that users rely on stand on it, so a golden test pins it.
+def hash_texts(texts: pa.Array | pa.ChunkedArray, seed: int = 0) -> UInt64:
+    """64 bits a text, evenly spread; another seed gives other ones.
+
+    Example:
+        >>> hash_texts(pa.array(["a", "b"])) // 10**16
+        array([ 19, 448], dtype=uint64)
+    """
+    chunks = texts.chunks if isinstance(texts, pa.ChunkedArray) else [texts]
+    start = np.uint64(_BASIS ^ _mixed(seed & _WORD))
+    return np.concatenate([np.empty(0, np.uint64), *(_hash_chunk(chunk, start) for chunk in chunks)])
+
+
+def _hash_chunk(chunk: pa.Array, start: np.uint64) -> UInt64:
+    chunk = chunk.cast(pa.large_string())
+    _, ends, data = chunk.buffers()
+    bounds = np.frombuffer(ends, np.int64)[chunk.offset : chunk.offset + len(chunk) + 1]
+    letters = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
+    found = np.full(len(chunk), start, np.uint64)
+    sizes = np.diff(bounds)
+    order = np.argsort(-sizes, kind="stable")  # long texts first: those still unfinished are a shrinking head
+    begins, hashes = bounds[:-1][order], found[order]
+    alive = np.searchsorted(-sizes[order], -np.arange(int(sizes.max(initial=0))), "left")
+    for at, count in enumerate(alive.tolist()):
+        head = hashes[:count]
+        np.bitwise_xor(head, letters[begins[:count] + at], out=head)
+        np.multiply(head, np.uint64(_PRIME), out=head)
+    found[order] = hashes
+    return _mix(found)
+
+
+def _mix(words: UInt64) -> UInt64:
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
+
+
+def _mixed(word: int) -> int:
+    """One word, so that seeds 1 and 2 begin far apart; 0 stays 0."""
+    return int(_mix(np.array([word], np.uint64))[0])
+
+
+def texts_of(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column as text. A whole number has one text, whether a shard holds it as an integer or as a double."""
+    if not pa.types.is_floating(values.type):
+        return values.cast(pa.large_string())
+    return pa.chunked_array([pa.array(_number_texts(chunk), pa.large_string()) for chunk in values.chunks])
+
+
+def _number_texts(chunk: Any) -> list[str | None]:
+    numbers: list[float | None] = chunk.to_pylist()
+    return [None if each is None else str(int(each)) if each == each // 1 else repr(each) for each in numbers]
+
+
+def key_array(keys: Any) -> pa.Array:
+    """The keys as one Arrow array of text. Raises OptionError for what are no keys."""
+    if isinstance(keys, Core):
+        return _one_chunk(keys.key_column())
+    if isinstance(keys, (pa.Array, pa.ChunkedArray)):
+        column: Any = keys
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            return _one_chunk(column)
+        raise OptionError("keys are text", expected="str", found=str(column.type))
+    if isinstance(keys, (str, bytes)) or not isinstance(keys, Iterable):
+        raise OptionError("keys are a list", expected=_EXPECTED, found=repr(keys))
+    names = list(keys)
+    wrong = next((name for name in names if not isinstance(name, str)), None)
+    if wrong is not None or None in names:
+        raise OptionError("keys are text", expected="str", found=f"{type(wrong).__name__} {wrong!r}")
+    return pa.array([str(name) for name in names], pa.large_string())  # NumPy's own text is no str to Arrow
+
+
+def _one_chunk(keys: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """As large strings: all keys of a large dataset may be over the 2 GiB that one array of strings holds."""
+    found = keys.cast(pa.large_string())
+    return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+
+
+def is_one_of(column: pa.ChunkedArray, keys: pa.Array) -> Any:
+    """Which rows of a column of keys are among these, as a NumPy mask."""
+    return pc.is_in(column.cast(keys.type), value_set=keys).to_numpy()
+
+
+def split_sizes(count: int, test_size: float | None, train_size: float | None) -> tuple[int, int]:
+    """How many samples train and test have: fractions, whole numbers, or the rest. Raises OptionError.
+
+    Example:
+        >>> split_sizes(10, 0.25, None), split_sizes(10, None, 6), split_sizes(10, 2, 0.5)
+        ((7, 3), (6, 4), (5, 2))
+    """
+    if test_size is None and train_size is None:
+        test_size = 0.25
+    for name, size in (("test_size", test_size), ("train_size", train_size)):
+        _check_size(name, size, count)
+    test, train = _places(test_size, count, math.ceil), _places(train_size, count, math.floor)
+    train = count - (test or 0) if train is None else train
+    test = count - train if test is None else test
+    both = isinstance(test_size, float) and isinstance(train_size, float)
+    if train + test > count or (both and (test_size or 0) + (train_size or 0) > 1):
+        raise OptionError("both parts are more than there is", expected=f"at most {count}", found=f"{train} + {test}")
+    if train == 0:
+        raise OptionError("nothing is left to train on", expected="at least one of them", found=f"{count} samples")
+    return train, test
+
+
+def _places(size: Any, count: int, rounded: Callable[[float], int]) -> int | None:
+    return rounded(size * count) if isinstance(size, float) else size
+
+
+def _check_size(name: str, size: Any, count: int) -> None:
+    if size is None:
+        return
+    if not isinstance(size, (int, float)):
+        raise OptionError(f"{name} is a number", expected="a whole number or a fraction", found=repr(size))
+    if not 0 < size < (1 if isinstance(size, float) else count):
+        expected = f"a fraction above 0 and below 1, or 1 to {count - 1}"
+        raise OptionError(f"{name} is out of range", expected=expected, found=size)
+
+
+def stratified(values: Any, train: int, test: int, rng: np.random.Generator) -> tuple[Int64, Int64]:
+    """Positions that train and test, each value with its share in both, in a random order.
+
+    Raises:
+        OptionError: A value occurs once, or there are more values than places in a part.
+    """
+    encoded = pa.chunked_array([values]).combine_chunks() if isinstance(values, pa.Array) else values.combine_chunks()
+    codes: Int64 = encoded.dictionary_encode(null_encoding="encode").indices.to_numpy(zero_copy_only=False)
+    counts = np.bincount(codes.astype(np.int64))
+    if counts.min() < 2:
+        raise OptionError("a value occurs once, and cannot be in both parts", expected="each value twice or more")
+    if min(train, test) < len(counts):
+        expected = f"at least {len(counts)}, one a value"
+        raise OptionError("a part has too few places", expected=expected, found=min(train, test))
+    in_train = _shares(counts, train, rng)
+    in_test = _shares(counts - in_train, test, rng)
+    parts: tuple[list[Int64], list[Int64]] = ([], [])
+    for code, (first, second) in enumerate(zip(in_train.tolist(), in_test.tolist(), strict=True)):
+        members = rng.permutation(np.flatnonzero(codes == code))
+        parts[0].append(members[:first])
+        parts[1].append(members[first : first + second])
+    return rng.permutation(np.concatenate(parts[0])), rng.permutation(np.concatenate(parts[1]))
+
+
+def _shares(counts: Int64, total: int, rng: np.random.Generator) -> Int64:
+    """``total`` in proportion to the counts: rounded down, and the largest remainders up, ties by chance."""
+    exact = counts * (total / counts.sum())
+    shares: Int64 = np.floor(exact).astype(np.int64)
+    left = total - int(shares.sum())
+    order = np.lexsort((rng.random(len(counts)), shares - exact))
+    able = [at for at in order.tolist() if shares[at] < counts[at]]
+    shares[able[:left]] += 1
+    return shares
 
 
 class DatasetDict(dict[str, "Dataset[T]"], Generic[T]):

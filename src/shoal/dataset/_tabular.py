@@ -1,48 +1,46 @@
-"""A dataset as a table: Arrow, pandas, Parquet, SQL; and what is in it."""
+"""A dataset as a table: `to_arrow`, `to_pandas`, `sql` and `describe`."""
 
 from __future__ import annotations
 
 import operator
 import os
+import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute
 
-from shoal.dataset._core import Core
-from shoal.dataset._description import PathLike, Step
-from shoal.dataset._reading import PAYLOAD
-from shoal.dataset._where import Expression, Field, as_expression, resolve_columns, sql_of
-from shoal.errors import FieldError, MissingExtraError, OptionError, WriteError
+from shoal.codec import codec_for
+from shoal.errors import FieldError, MissingExtraError, OptionError, QueryError, WriteError
 from shoal.sample import is_record, schema_of
-from shoal.shard import ErrorLog
+from shoal.schema import Schema
+from shoal.shard import ErrorLog, ShardSource, Source
 
-from ._batches import (
-    KEY,
-    Keyed,
-    Layout,
-    Part,
-    Widened,
-    batches_of,
-    can_gather,
-    gathered_parts,
-    row_parts,
-    widest,
-)
-from ._describe import Summary, summarize
-from ._from_parquet import shards_from_parquet
-from ._parquet import write_parquet
-from ._sql import run_condition, run_sql
+from ._arrow_batches import KEY, Keyed, Layout, Part, Widened, batches_of, can_gather, gathered_parts, row_parts, widest
+from ._base import Core
+from ._decoding import PAYLOAD
+from ._description import PathLike, Step
+from ._parquet import shards_from_parquet, write_parquet
+from ._query import Expression, Field, resolve_columns, sql_of
+from ._query_parser import as_expression
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from shoal.dataset._dataset import Dataset
+    from ._dataset import Dataset
 
-__all__ = ["Tables"]
+__all__ = ["ColumnSummary", "FieldSummary", "Summary", "Tables", "run_condition", "short_names"]
 
 T = TypeVar("T")
+Int64 = npt.NDArray[np.int64]
+
+
+# ------------------------------------------------------------------------------------------------- a dataset as a table
 
 
 class Tables(Core[T]):
@@ -378,3 +376,299 @@ def _pandas() -> Any:
             "the package pandas cannot be imported", found=error, hint="pip install 'shoal[pandas]'"
         ) from error
     return pd
+
+
+# --------------------------------- SQL over the metadata of a dataset, by duckdb, with the short names that where knows
+
+
+KEY_COLUMN = "key"
+_KEY = "__key__"
+_ROW = "__row__"
+_TOKENS = re.compile(
+    r"""
+    (?P<skip> '(?:[^']|'')*' | --[^\n]* | /\*.*?\*/ | \$(?P<tag>\w*)\$.*?\$(?P=tag)\$ )
+    | (?P<name> (?: "(?:[^"]|"")*" | [^\W\d]\w* ) (?: \s*\.\s* (?: "(?:[^"]|"")*" | \w+ ) )* )
+    | .
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_PART = re.compile(r'"(?:[^"]|"")*"|\w+')
+
+
+def short_names(columns: Sequence[str]) -> dict[str, str]:
+    """For each column the name it has in SQL: its last part, or the whole name where that would not be clear.
+
+    Example:
+        >>> short_names(["json.width", "json.size", "meta.json.size", "cls"])
+        {'json.width': 'width', 'json.size': 'json.size', 'meta.json.size': 'meta.json.size', 'cls': 'cls'}
+    """
+    # SQL knows no upper and lower case.
+    lasts = Counter(name.rpartition(".")[2].lower() for name in columns)
+    taken = {KEY_COLUMN, _KEY, _ROW, *(name.lower() for name in columns if "." in name)}
+    short = {name: name.rpartition(".")[2] for name in columns}
+    return {
+        name: last if lasts[last.lower()] == 1 and last.lower() not in taken else name for name, last in short.items()
+    }
+
+
+def run_sql(query: str, table: pa.Table) -> pa.Table:
+    """The answer to a query over ``ds``, which is this table of columns and ``__key__``.
+
+    Raises:
+        QueryError: duckdb does not understand the query.
+        MissingExtraError: duckdb is not installed.
+    """
+    names = {_KEY: KEY_COLUMN, **short_names([name for name in table.column_names if name != _KEY])}
+    return _answer(rewritten(query, names), table.rename_columns([names[name] for name in table.column_names]))
+
+
+def run_condition(condition: str, table: pa.Table) -> npt.NDArray[np.bool_]:
+    """The rows in which a condition is true, whatever else duckdb knows in it."""
+    row = pa.array(np.arange(table.num_rows))
+    # As a value and not in a WHERE: then rows come back as they went in, and no part of it is done by another engine.
+    query = f"select {_ROW}, coalesce(({condition}\n), false) as kept from ds"  # noqa: S608 - SQL is what is asked for
+    names = {_KEY: KEY_COLUMN, **short_names([name for name in table.column_names if name != _KEY])}
+    renamed = table.rename_columns([names[name] for name in table.column_names]).append_column(_ROW, row)
+    found = _answer(rewritten(query, names), renamed)
+    kept = np.zeros(table.num_rows, np.bool_)
+    kind = found.schema.field("kept").type
+    if not pa.types.is_boolean(kind):
+        raise QueryError("this is not a condition", expected="a boolean", found=str(kind))
+    kept[found.column(_ROW).to_numpy()] = found.column("kept").to_numpy()
+    return kept
+
+
+def rewritten(query: str, names: dict[str, str]) -> str:
+    """The query with whole column names, as ``json.width``, in the form that its table has them."""
+
+    def replaced(found: re.Match[str]) -> str:
+        chain = found["name"]
+        if chain is None:
+            return found[0]
+        parts = [part[1:-1].replace('""', '"') if part[0] == '"' else part for part in _PART.findall(chain)]
+        name = ".".join(parts)
+        for whole in (name, name.removeprefix("ds.")):
+            if whole in names and (whole != names[whole] or "." in whole):
+                return '"' + names[whole].replace('"', '""') + '"'
+        return chain
+
+    return _TOKENS.sub(replaced, query)
+
+
+def _answer(query: str, table: pa.Table) -> pa.Table:
+    duckdb = _duckdb()
+    connection = duckdb.connect(config={"enable_external_access": "false"})  # a query reads the dataset, no files
+    try:
+        # What duckdb would hand to Arrow is compared by Arrow's rules, in which NaN is nothing's equal.
+        connection.execute("set disabled_optimizers = 'filter_pushdown'")
+        connection.register("ds", table)
+        connection.execute("set lock_configuration = true")
+        answer = connection.sql(query)
+        if answer is None:
+            raise QueryError("this gives no table", expected="a query, such as select", found=query)
+        found: pa.Table = answer.to_arrow_table()
+    except duckdb.Error as error:
+        raise QueryError("duckdb cannot run this query", found=str(error), hint=_columns_hint(table)) from error
+    finally:
+        connection.close()
+    return found
+
+
+def _columns_hint(table: pa.Table) -> str:
+    return f"the table is ds, with {', '.join(table.column_names[:20])}"
+
+
+def _duckdb() -> Any:
+    try:
+        import duckdb
+    except ImportError as error:
+        raise MissingExtraError(
+            "the package duckdb cannot be imported", found=error, hint="pip install 'shoal[sql]'"
+        ) from error
+    return duckdb
+
+
+# -------------------------------------------------------------------- what is in a dataset, told from its indexes alone
+
+
+pc: Any = pyarrow.compute
+_TOP = 5
+
+
+@dataclass(frozen=True, slots=True)
+class FieldSummary:
+    """One field of the stored samples: one member of the tars."""
+
+    name: str
+    type: str
+    """What its name says it is: the codec that reads it."""
+    samples: int
+    """How many samples have it."""
+    bytes: int
+
+    @property
+    def mean_bytes(self) -> float:
+        """Of those samples that have it."""
+        return self.bytes / self.samples if self.samples else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnSummary:
+    """One metadata column: of numbers the range and the mean, of all others the commonest values."""
+
+    name: str
+    type: str
+    nulls: int
+    distinct: int
+    """How many different values there are, null not counted."""
+    min: Any = None
+    max: Any = None
+    mean: float | None = None
+    top: tuple[tuple[Any, int], ...] = ()
+    """The commonest values and how often they come, the most common first."""
+
+    @property
+    def shown(self) -> str:
+        """Its values in a few words."""
+        if self.mean is not None:
+            return f"{self.min:g} to {self.max:g}, mean {self.mean:.4g}"
+        return ", ".join(f"{_short(value)} ({count:,})" for value, count in self.top)
+
+
+@dataclass(frozen=True, repr=False)
+class Summary:
+    """What ``describe`` found. ``print`` shows it as tables, ``to_dict`` gives it as JSON has it."""
+
+    samples: int
+    shards: int
+    bytes: int
+    """Of the fields of the samples in view, headers and padding not counted."""
+    schema: str | None
+    fields: tuple[FieldSummary, ...]
+    columns: tuple[ColumnSummary, ...]
+    deleted: int = 0
+    """Samples that are stored and stay away, because they were deleted."""
+    left_out: tuple[tuple[str, str], ...] = ()
+    """Columns that no query can ask about, and why."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain dicts, lists and scalars."""
+        plain = asdict(self)
+        plain["fields"] = [{**asdict(one), "mean_bytes": one.mean_bytes} for one in self.fields]
+        plain["columns"] = [{**asdict(one), "top": [list(pair) for pair in one.top]} for one in self.columns]
+        plain["left_out"] = dict(self.left_out)
+        return plain
+
+    def __repr__(self) -> str:
+        """A few tables of text."""
+        head = f"{_count(self.samples, 'sample')} in {_count(self.shards, 'shard')}, {_size(self.bytes)} of fields"
+        head = f"{head}; {self.deleted:,} deleted" if self.deleted else head
+        parts = [head if self.schema is None else f"{head}\n{self.schema}"]
+        if self.fields:
+            rows = [(f.name, f.type, f"{f.samples:,}", _size(f.bytes), _size(f.mean_bytes)) for f in self.fields]
+            parts.append(_table(("field", "type", "samples", "size", "mean"), rows))
+        if self.columns:
+            parts.append(
+                _table(("column", "type", "nulls", "distinct", "values"), [_shown(one) for one in self.columns])
+            )
+        return "\n\n".join(parts)
+
+
+def _shown(one: ColumnSummary) -> tuple[str, ...]:
+    return one.name, one.type, f"{one.nulls:,}", f"{one.distinct:,}", one.shown
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 20 else f"{text[:19]}…"
+
+
+def _count(number: int, name: str) -> str:
+    return f"{number:,} {name}{'' if number == 1 else 's'}"
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if count < 1024 or unit == "TiB":
+            break
+        count /= 1024
+    return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(row[at]) for row in (header, *rows)) for at in range(len(header))]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in (header, *rows)
+    ]
+    return "\n".join(lines)
+
+
+# ------------------------------------------------------------------------------------------------------------ gathering
+
+
+def summarize(
+    source: Source, rows: Int64 | None, names: Sequence[str], schema: Schema | None, deleted: int = 0
+) -> Summary:
+    """What the samples ``rows`` of a source are, None for all of them."""
+    fields, shards = _fields(source, rows)
+    columns, left_out = _columns(source, rows, names)
+    samples = len(source) if rows is None else len(rows)
+    total = sum(one.bytes for one in fields)
+    shown = None if schema is None else str(schema)
+    return Summary(samples, shards, total, shown, fields, columns, deleted, left_out)
+
+
+def _fields(source: Source, rows: Int64 | None) -> tuple[tuple[FieldSummary, ...], int]:
+    if not isinstance(source, ShardSource):
+        return (), 0
+    totals: dict[str, list[int]] = {}
+    numbers = None if rows is None else np.searchsorted(source.starts, rows, "right") - 1
+    touched = range(len(source.shards)) if numbers is None else np.unique(numbers).tolist()
+    for number in touched:
+        index = source.shard(number).index
+        chosen = slice(None) if rows is None else rows[numbers == number] - source.starts[number]
+        for name, part in index.fields.items():
+            total = totals.setdefault(name, [0, 0])
+            total[0] += int((part.offset[chosen] > 0).sum())
+            total[1] += int(part.size[chosen].sum())
+    found = (FieldSummary(name, _type(name), count, size) for name, (count, size) in totals.items())
+    return tuple(found), len(touched)
+
+
+def _type(field: str) -> str:
+    codec = codec_for(field)
+    return "bytes" if codec is None else codec.name
+
+
+def _columns(
+    source: Source, rows: Int64 | None, names: Sequence[str]
+) -> tuple[tuple[ColumnSummary, ...], tuple[tuple[str, str], ...]]:
+    found, left_out = [], []
+    for name in names:
+        try:
+            column = source.table([name]).column(0)
+        except FieldError as error:  # in some shard it has no column, or one of another type
+            left_out.append((name, str(error)))
+            continue
+        found.append(_column(name, column if rows is None else column.take(pa.array(rows))))
+    return tuple(found), tuple(left_out)
+
+
+def _column(name: str, values: pa.ChunkedArray) -> ColumnSummary:
+    kind, nulls = str(values.type), values.null_count
+    if pa.types.is_null(values.type):
+        return ColumnSummary(name, kind, nulls, 0)
+    distinct = pc.count_distinct(values, mode="only_valid").as_py()
+    numeric = pa.types.is_integer(values.type) or pa.types.is_floating(values.type)
+    if numeric and nulls < len(values):
+        ends = pc.min_max(values).as_py()
+        return ColumnSummary(name, kind, nulls, distinct, ends["min"], ends["max"], pc.mean(values).as_py())
+    return ColumnSummary(name, kind, nulls, distinct, top=_commonest(values))
+
+
+def _commonest(values: pa.ChunkedArray) -> tuple[tuple[Any, int], ...]:
+    counted = values.drop_null().value_counts()
+    order = np.argsort(-counted.field("counts").to_numpy(), kind="stable")[:_TOP]
+    chosen = counted.take(pa.array(order)).to_pylist()
+    return tuple((one["values"], one["counts"]) for one in chosen)

@@ -10,18 +10,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shoal.dataset._combined._key_sets import Keys, is_one_of, key_array
-from shoal.dataset._description import Recipe, Step
-from shoal.dataset._identity import source_identity
-from shoal.dataset._views import Views
 from shoal.errors import ManifestError, OptionError, SampleKeyError
 from shoal.shard import ShardSource, Source
 
 from ._append import append_samples, dataset_of
+from ._description import Recipe, Step, source_identity
+from ._splits import Keys, is_one_of, key_array
 from ._tombstones import Tombstone, add_tombstones, remove_tombstones, tombstones_of
+from ._transforms import Views
 
 if TYPE_CHECKING:
-    from shoal.dataset._dataset import Dataset
+    from ._dataset import Dataset
 
 __all__ = ["Growth"]
 

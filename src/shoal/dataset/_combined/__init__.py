@@ -1,1 +1,0 @@
-"""Datasets taken apart and put together: split, concat, join, mix."""

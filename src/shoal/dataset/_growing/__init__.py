@@ -1,1 +1,0 @@
-"""Datasets that grow and shrink: append, refresh, tombstones."""

@@ -1,1 +1,0 @@
-"""Ways to a dataset: by path, by reference, from samples."""

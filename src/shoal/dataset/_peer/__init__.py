@@ -1,1 +1,0 @@
-"""The verbs of webdataset and of Hugging Face datasets."""

@@ -1,1 +1,0 @@
-"""Datasets as tables: Arrow, pandas, Parquet, SQL, a summary."""
