@@ -26,7 +26,7 @@ from shoal.errors import (
     StoreError,
     WriteError,
 )
-from shoal.local import Entry, LocalIndex, LocalResolver, Repo, _owner, verify_entry
+from shoal.local import Entry, LocalIndex, LocalResolver, Repo, _repo, verify_entry
 from shoal.protocols import AbstractDataStore, AbstractIndex, IndexEntry, Resolver
 from shoal.shard import load_manifest
 from shoal.store import store_for
@@ -332,10 +332,10 @@ def test_gc_keeps_what_is_being_written_and_what_is_of_others(tmp_path):
 
 def test_gc_waits_for_writers_on_other_machines(tmp_path, monkeypatch):
     repo = Repo(tmp_path / "repo", index=LocalIndex("memory://"))
-    monkeypatch.setattr(_owner, "this_host", lambda: "another machine")
+    monkeypatch.setattr(_repo, "this_host", lambda: "another machine")
     left = repo.write_shards(samples(), prefix="left")
     folder = str(Path(left[0]).parent)
-    _owner.write_owner(folder, repo.index._id)  # as before it was done
+    _repo.write_owner(folder, repo.index._id)  # as before it was done
     monkeypatch.undo()
     assert repo.gc().in_progress == (folder,)
     assert repo.gc(patience=0).removed == (folder,)
@@ -347,7 +347,7 @@ def test_a_writer_whose_folder_was_removed_records_nothing(tmp_path):
     def samples_while_it_is_removed():
         yield from samples(3)
         for folder in repo._folders():
-            _owner.condemn(folder, _owner.read_owner(folder))
+            _repo.condemn(folder, _repo.read_owner(folder))
 
     with pytest.raises(StoreError, match="removed while it was written"):
         repo.insert(samples_while_it_is_removed(), name="pets")

@@ -17,9 +17,9 @@ from tests.local import lenses_stored as stored
 import shoal
 from shoal.errors import CatalogError, CatalogKeyError, LensError, LensNotFoundError, OptionError, SchemaError
 from shoal.local import LocalIndex
-from shoal.local._cid import data_cid
-from shoal.local._records import encoded
-from shoal.local._version import newest, precedence
+from shoal.local._backend import encoded
+from shoal.local._entry import data_cid
+from shoal.local._refs import newest, precedence
 from shoal.sample import schema_of, structural_lens
 from shoal.schema import Field, IntType, ListType, Schema, schema_from_json
 

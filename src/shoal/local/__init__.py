@@ -12,13 +12,10 @@
     _connect _default _resolver   which index is meant, also by ``load_dataset("@local/name")``
 """
 
-from ._default import default_index, set_default_index
 from ._entry import Entry, Storage, StoredShard
-from ._index import LocalIndex
-from ._lenses import LensRecord
-from ._repo import Garbage, Repo
-from ._resolver import LocalResolver
-from ._verify import ShardCheck, verify_entry
+from ._index import LocalIndex, LocalResolver, default_index, set_default_index
+from ._repo import Garbage, Repo, ShardCheck, verify_entry
+from ._schemas_lenses import LensRecord
 
 __all__ = [
     "Entry",

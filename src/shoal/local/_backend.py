@@ -1,15 +1,39 @@
-"""What a database has to do to keep an index: records by kind and key, rows to search, changes that happen whole.
+"""What a database has to do to keep an index, the one in memory, and the records they hold.
 
 All that an index promises is written once, over this; a database is one private module that does these few things.
 """
 
 from __future__ import annotations
 
+import hashlib
+import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
 
-__all__ = ["Backend", "Key", "Query", "Row", "Term", "Transaction"]
+import msgspec
+
+from shoal.errors import CatalogError
+
+from ._entry import Storage, StoredShard
+
+__all__ = [
+    "Backend",
+    "DataRecord",
+    "EntryRecord",
+    "Head",
+    "Key",
+    "MemoryBackend",
+    "Query",
+    "Row",
+    "Term",
+    "ThingHead",
+    "Transaction",
+    "VersionRecord",
+    "data_key",
+    "decoded",
+    "encoded",
+]
 
 T = TypeVar("T")
 Key = tuple[str, str]
@@ -112,3 +136,159 @@ class Backend(Protocol):
     def close(self) -> None:
         """Let go of the database; the next call reaches it again."""
         ...
+
+
+class MemoryBackend:
+    """Dictionaries under a lock."""
+
+    shown = "memory://"
+
+    def __init__(self) -> None:
+        self._records: dict[Key, bytes] = {}
+        self._rows: dict[str, Row] = {}
+        self._number = 0
+        self._lock = threading.RLock()
+
+    def transact(self, change: Callable[[Transaction], T]) -> T:
+        """Keep what was there, for the case that ``change`` fails."""
+        with self._lock:
+            before = dict(self._records), dict(self._rows)
+            try:
+                return change(self)
+            except BaseException:
+                self._records, self._rows = before
+                raise
+
+    def get(self, key: Key) -> bytes | None:
+        """One record."""
+        return self._records.get(key)
+
+    def put(self, key: Key, value: bytes) -> None:
+        """Set one record."""
+        self._records[key] = value
+
+    def delete(self, key: Key) -> None:
+        """Remove one record."""
+        self._records.pop(key, None)
+
+    def put_row(self, row: Row) -> None:
+        """Set one row."""
+        self._rows[row.name] = row
+
+    def delete_row(self, name: str) -> None:
+        """Remove one row."""
+        self._rows.pop(name, None)
+
+    def next_number(self) -> int:
+        """Count."""
+        self._number += 1
+        return self._number
+
+    def get_many(self, keys: Sequence[Key]) -> list[bytes | None]:
+        """Several records."""
+        with self._lock:
+            return [self._records.get(key) for key in keys]
+
+    def scan(self, kind: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[tuple[str, bytes]]:
+        """Look at all of them."""
+        with self._lock:
+            found = [(key, value) for (of, key), value in self._records.items() if of == kind]
+        fitting = [item for item in found if item[0].startswith(prefix) and item[0].encode() > after.encode()]
+        return sorted(fitting, key=lambda item: item[0].encode())[:limit]
+
+    def count(self, kind: str) -> int:
+        """Count them."""
+        with self._lock:
+            return sum(of == kind for of, _ in self._records)
+
+    def search(self, query: Query) -> list[str]:
+        """Look at all of them."""
+        with self._lock:
+            rows = sorted(self._rows.values(), key=lambda row: -row.number)
+        found = [row.name for row in rows if _fits(row, query)]
+        return found[query.offset : query.offset + query.limit]
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+def _fits(row: Row, query: Query) -> bool:
+    return all(_has(row, term) for term in query.terms) and all(
+        low <= getattr(row, name) <= high for name, low, high in query.bounds
+    )
+
+
+def _has(row: Row, term: Term) -> bool:
+    return any(text.startswith(term.text) for text in row.terms) if term.prefix else term.text in row.terms
+
+
+# ::
+#
+#     head    a dataset's name     its versions, tags, and place in searches
+#     entry   name@version         what is said of one version
+#     data    cid.place            where data lies and what it hashes to, and who refers to it
+#     schema-head, schema          a schema's name; Name@version
+#     lens-head, lens              a lens's name; Name@version
+
+
+@dataclass(frozen=True, slots=True)
+class VersionRecord:
+    """One version of a name, and the data it stands for."""
+
+    version: str
+    data: str
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A dataset's name: its history, oldest first, and its tags."""
+
+    number: int
+    versions: tuple[VersionRecord, ...]
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRecord:
+    """What is said of one version."""
+
+    schema_ref: str
+    created_at: float
+    metadata: dict[str, Any] | None = None
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DataRecord:
+    """Data in one place."""
+
+    cid: str
+    storage: Storage
+    shards: tuple[StoredShard, ...]
+    refs: tuple[str, ...] = ()
+    """The versions that stand for it: it is forgotten with the last of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThingHead:
+    """The versions of a schema or a lens, with a hash of what each one is; oldest first."""
+
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+def data_key(cid: str, place: str) -> Key:
+    """Where data of this content, kept in this place, is recorded."""
+    return "data", f"{cid}.{hashlib.sha256(place.encode()).hexdigest()[:16]}"
+
+
+def encoded(value: Any) -> bytes:
+    """A record as its document."""
+    return msgspec.json.encode(value)
+
+
+def decoded(data: bytes, kind: type[T], key: Key) -> T:
+    """A document as its record. Raises CatalogError for what none of ours wrote."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise CatalogError("a record of the index cannot be read", found=f"{key[0]} {key[1]}: {error}") from error

@@ -1,8 +1,10 @@
-"""`LocalIndex`: datasets, schemas and lenses by name, on one machine or for a team."""
+"""`LocalIndex`, the default index, the choice of its database, and ``@local`` references."""
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,24 +12,29 @@ from dataclasses import replace
 from typing import Any, Self
 
 from shoal.errors import CatalogKeyError, OptionError
-from shoal.protocols import AbstractDataStore
+from shoal.protocols import AbstractDataStore, DataFiles, Resolved
 from shoal.sample import Lens
 from shoal.schema import Schema
+from shoal.store import scheme_of
 
-from . import _datasets, _lenses, _schemas
-from ._backend import Transaction
-from ._checks import check_description, check_metadata, check_tags
-from ._connect import backend_for
-from ._describe import describe
-from ._entry import Entry, Storage, StoredShard
-from ._lenses import LensRecord
-from ._refs import Reference, check_name, parse_reference, parse_thing
-from ._search import Bounds, When, query_of
-from ._version import check_version
+from . import _datasets, _schemas_lenses
+from ._backend import Backend, MemoryBackend, Transaction
+from ._datasets import Bounds, When, query_of
+from ._entry import Entry, Storage, StoredShard, describe
+from ._refs import Reference, check_name, check_version, parse_reference, parse_thing
+from ._schemas_lenses import LensRecord
+from ._sqlite import SqliteBackend
 
-__all__ = ["LocalIndex"]
+__all__ = ["LocalIndex", "LocalResolver", "default_index", "resolver", "set_default_index"]
 
 _ID = ("about", "id")
+_CHOSEN: list[LocalIndex] = []
+_REDIS = ("redis", "rediss", "unix")
+_POSTGRES = ("postgresql", "postgres")
+_MOST_BYTES = 1 << 20
+_MOST_DEEP = 64
+_TAGS, _TAG_LETTERS, _DESCRIPTION_LETTERS = 30, 150, 5000  # as an AT Protocol record has them
+_PREFIXES = ("@local/", "shoal://local/dataset/")
 
 
 class LocalIndex:
@@ -154,12 +161,12 @@ class LocalIndex:
 
     def _record(self, draft: _datasets.Draft, schema: Schema | None, schema_ref: str | None) -> Entry:
         """Entry and schema, in one step."""
-        kept = None if schema is None or schema_ref is not None else _schemas.check_schema(schema)
+        kept = None if schema is None or schema_ref is not None else _schemas_lenses.check_schema(schema)
         ref = None if schema_ref is None else self._known_ref(schema_ref)
         now = time.time()
 
         def change(records: Transaction) -> Entry:
-            found = ref if kept is None else _schemas.publish(records, kept, None, now)
+            found = ref if kept is None else _schemas_lenses.publish_schema(records, kept, None, now)
             return _datasets.record(records, replace(draft, schema_ref=found or ""), now)
 
         return self._mine(self._backend.transact(change))
@@ -274,20 +281,20 @@ class LocalIndex:
         """
         if options:
             raise TypeError(f"publish_schema has no option {min(options)!r}")
-        schema, now = _schemas.check_schema(sample_type), time.time()
-        return self._backend.transact(lambda change: _schemas.publish(change, schema, version, now))
+        schema, now = _schemas_lenses.check_schema(sample_type), time.time()
+        return self._backend.transact(lambda change: _schemas_lenses.publish_schema(change, schema, version, now))
 
     def get_schema(self, ref: str, /) -> dict[str, Any]:
         """The record of a schema: ``name``, ``version``, ``schema`` as JSON Schema and more. Raises CatalogKeyError."""
-        return _schemas.get_record(self._backend, ref).shown()
+        return _schemas_lenses.get_schema_record(self._backend, ref).shown()
 
     def get_schema_type(self, ref: str, /) -> type[Any]:
         """A class with this schema, ready to be used; the same one for the same schema. Raises CatalogKeyError."""
-        return _schemas.schema_class(_schemas.get_record(self._backend, ref))
+        return _schemas_lenses.schema_class(_schemas_lenses.get_schema_record(self._backend, ref))
 
     def list_schemas(self) -> Iterator[dict[str, Any]]:
         """The records of all schemas, every version."""
-        return (record.shown() for record in _schemas.list_records(self._backend))
+        return (record.shown() for record in _schemas_lenses.list_schema_records(self._backend))
 
     # -------------------------------------------------------------------------------------------------------- lenses
 
@@ -296,21 +303,21 @@ class LocalIndex:
 
         Only a lens that can be imported from a module is kept: what is kept is then what runs. Raises LensError.
         """
-        draft = _lenses.draft_of(lens, name)
+        draft = _schemas_lenses.draft_of(lens, name)
         now = time.time()
-        return self._backend.transact(lambda change: _lenses.publish(change, draft, version, now))
+        return self._backend.transact(lambda change: _schemas_lenses.publish_lens(change, draft, version, now))
 
     def get_lens(self, ref: str, /) -> LensRecord:
         """What is known of a lens; nothing is imported. Raises CatalogKeyError."""
-        return _lenses.get_record(self._backend, parse_thing("lens", ref))
+        return _schemas_lenses.get_lens_record(self._backend, parse_thing("lens", ref))
 
     def list_lenses(self) -> Iterator[LensRecord]:
         """All lenses, every version."""
-        return _lenses.list_records(self._backend)
+        return _schemas_lenses.list_lens_records(self._backend)
 
     def load_lens(self, ref: str, /) -> Lens[Any, Any]:
         """Import a lens. Raises LensError when the code there is not the code that was stored."""
-        return _lenses.load(self.get_lens(ref))
+        return _schemas_lenses.load_lens(self.get_lens(ref))
 
     def find_lenses(self, source: str, view: str) -> tuple[LensRecord, ...]:
         """The shortest way over stored lenses from one schema to another, by their references.
@@ -318,11 +325,11 @@ class LocalIndex:
         Raises LensNotFoundError when there is none, LensError when several are equally short.
         """
         ends = (str(self.get_schema(ref)["$ref"]) for ref in (source, view))
-        return _lenses.find_path(self.list_lenses(), *ends)
+        return _schemas_lenses.find_path(self.list_lenses(), *ends)
 
     def find_lens(self, source: str, view: str) -> Lens[Any, Any]:
         """The lenses of `find_lenses`, imported and composed."""
-        return _lenses.composed(self.find_lenses(source, view))
+        return _schemas_lenses.composed(self.find_lenses(source, view))
 
     # ------------------------------------------------------------------------------------------------------ resource
 
@@ -358,3 +365,210 @@ def _reached(location: str, namespace: str) -> LocalIndex:
 def _typed(ds: Any) -> Schema | None:
     schema = getattr(ds, "schema", None)
     return schema if isinstance(schema, Schema) else None
+
+
+def default_index() -> LocalIndex:
+    """The index that ``load_dataset("@local/name")`` asks: the one that was set, else ``LocalIndex()``.
+
+    Example:
+        >>> from shoal.local import LocalIndex, default_index, set_default_index
+        >>> set_default_index(LocalIndex("memory://"))
+        >>> default_index()
+        <LocalIndex memory://>
+        >>> set_default_index(None)
+    """
+    return _CHOSEN[0] if _CHOSEN else LocalIndex()
+
+
+def set_default_index(index: LocalIndex | None) -> None:
+    """Let `default_index` of this process be this one; None for the usual one again."""
+    _CHOSEN[:] = [] if index is None else [index]
+
+
+def backend_for(
+    location: str | os.PathLike[str] | None,
+    redis: Any,
+    host: str | None,
+    port: int | None,
+    namespace: str,
+    environ: Mapping[str, str],
+) -> Backend:
+    """The database for these arguments; nothing is opened. Raises OptionError when they say two things."""
+    given = [
+        name
+        for name, value in (("a location", location), ("redis", redis), ("host or port", host or port))
+        if value is not None
+    ]
+    if len(given) > 1:
+        raise OptionError("an index is in one place", expected="one of them", found=" and ".join(given))
+    if redis is not None:
+        return _redis(client=redis, namespace=namespace)
+    if host is not None or port is not None:
+        return _redis(url=f"redis://{host or '127.0.0.1'}:{port or 6379}/0", namespace=namespace)
+    if location is None:
+        location = environ.get("SHOAL_INDEX") or environ.get("REDIS_URL") or default_path(environ)
+    return _at(os.fspath(location), namespace)
+
+
+def _at(location: str, namespace: str) -> Backend:
+    scheme = scheme_of(location)
+    if scheme in _REDIS:
+        return _redis(url=location, namespace=namespace)
+    if scheme in _POSTGRES:
+        from ._postgres import PostgresBackend
+
+        return PostgresBackend(location, namespace)
+    if scheme == "memory":
+        return MemoryBackend()
+    path = location.removeprefix("sqlite:///") if scheme == "sqlite" else location
+    if scheme not in ("file", "sqlite") or not path:
+        expected = "a path, redis://, rediss://, postgresql:// or memory://"
+        raise OptionError("an index cannot be kept there", expected=expected, found=f"{scheme}://...")
+    return SqliteBackend(os.path.abspath(os.path.expanduser(path.removeprefix("file://"))))
+
+
+def _redis(*, url: str | None = None, client: Any = None, namespace: str) -> Backend:
+    from ._redis import RedisBackend
+
+    return RedisBackend(url=url, client=client, namespace=namespace)
+
+
+def default_path(environ: Mapping[str, str]) -> str:
+    """The user's own index: ``index.db`` in ``$SHOAL_HOME``, else in the platform's place for data."""
+    if chosen := environ.get("SHOAL_HOME"):
+        return os.path.join(chosen, "index.db")
+    home = os.path.expanduser("~")
+    if sys.platform == "darwin":
+        folder = os.path.join(home, "Library", "Application Support", "shoal")
+    elif os.name == "nt":
+        folder = os.path.join(environ.get("LOCALAPPDATA", home), "shoal")
+    else:
+        folder = os.path.join(environ.get("XDG_DATA_HOME") or os.path.join(home, ".local", "share"), "shoal")
+    return os.path.join(folder, "index.db")
+
+
+def check_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Metadata as JSON gives it back; None for none.
+
+    Raises OptionError for what JSON cannot hold as it is, for more than 1 MiB, and for more than 64 levels.
+
+    Example:
+        >>> check_metadata({"source": "camera 3", "sizes": (1, 2)})
+        {'source': 'camera 3', 'sizes': [1, 2]}
+    """
+    if metadata is None:
+        return None
+    if not isinstance(metadata, Mapping):
+        raise OptionError("metadata is a mapping", found=type(metadata).__name__)
+    _check_node(dict(metadata), "metadata", _MOST_DEEP)
+    text = json.dumps(dict(metadata), ensure_ascii=False)
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise OptionError("metadata is not text that can be stored", found="half of a surrogate pair") from None
+    if size > _MOST_BYTES:
+        hint = "keep it in a file of the dataset, and its name here"
+        raise OptionError("the metadata is too large", expected=f"at most {_MOST_BYTES} bytes", found=size, hint=hint)
+    kept: dict[str, Any] = json.loads(text)
+    return kept
+
+
+def _check_node(node: Any, path: str, left: int) -> None:
+    if not left:
+        raise OptionError("the metadata is too deep, or contains itself", expected=f"{_MOST_DEEP} levels", field=path)
+    if isinstance(node, dict):
+        for name, inner in node.items():
+            if not isinstance(name, str):
+                raise OptionError("names in metadata are texts", found=repr(name)[:80], field=path)
+            _check_node(inner, f"{path}.{name[:40]}", left - 1)
+    elif isinstance(node, list | tuple):
+        for inner in node:
+            _check_node(inner, f"{path}[]", left - 1)
+    elif not _is_plain(node):
+        expected = "texts, finite numbers below 2**63, true, false, null, lists and mappings"
+        raise OptionError("this cannot be metadata", expected=expected, found=repr(node)[:80], field=path)
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, float):
+        return value - value == 0  # neither infinite nor NaN
+    if isinstance(value, int):
+        return -(2**63) <= value < 2**63
+    return value is None or isinstance(value, str)
+
+
+def check_tags(tags: Iterable[str]) -> tuple[str, ...]:
+    """Tags in their one spelling, sorted, each once. Raises OptionError.
+
+    Example:
+        >>> check_tags(["vision", "animals", "vision"])
+        ('animals', 'vision')
+    """
+    if isinstance(tags, str):
+        raise OptionError("tags are a list", expected=f"[{tags!r}]", found=repr(tags))
+    kept = sorted(set(map(_tag, tags)))
+    if len(kept) > _TAGS:
+        raise OptionError("there are too many tags", expected=f"at most {_TAGS}", found=len(kept))
+    return tuple(kept)
+
+
+def _tag(tag: object) -> str:
+    text = tag.strip() if isinstance(tag, str) else ""
+    if not text or len(text) > _TAG_LETTERS or not text.isprintable():
+        raise OptionError("this is no tag", expected=f"1 to {_TAG_LETTERS} printable letters", found=repr(tag)[:200])
+    return text
+
+
+def check_description(text: object) -> str:
+    """The text itself. Raises OptionError for one that is too long, or none."""
+    if not isinstance(text, str) or len(text) > _DESCRIPTION_LETTERS:
+        found = len(text) if isinstance(text, str) else repr(text)[:80]
+        raise OptionError(
+            "this is no description", expected=f"a text of at most {_DESCRIPTION_LETTERS} letters", found=found
+        )
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise OptionError("the description is not text that can be stored", found="half of a surrogate pair") from None
+    return text
+
+
+class LocalResolver:
+    """Makes ``load_dataset`` understand the datasets of the default index.
+
+    Example:
+        >>> import shoal
+        >>> from shoal.local import LocalIndex, Repo, set_default_index
+        >>> set_default_index(LocalIndex("memory://"))
+        >>> _ = Repo("memory://doc/resolver", index=shoal.local.default_index()).insert([{"txt": "a cat"}], name="pets")
+        >>> shoal.load_dataset("@local/pets", split="train")[0]["txt"]
+        'a cat'
+        >>> set_default_index(None)
+    """
+
+    def matches(self, reference: str, /) -> bool:
+        """``@local/...``, and the long form."""
+        return reference.startswith(_PREFIXES)
+
+    def resolve(
+        self,
+        reference: str,
+        /,
+        *,
+        split: str | None = None,
+        data_files: DataFiles | Mapping[str, DataFiles] | None = None,
+    ) -> Resolved:
+        """Where the dataset lies, and the class of its samples. Raises CatalogKeyError when there is none."""
+        if data_files is not None:
+            raise OptionError("an entry of an index has its own files", expected="no data_files", found=reference)
+        return resolved(default_index().get_dataset(reference))
+
+
+def resolved(entry: Entry) -> Resolved:
+    """An entry as ``load_dataset`` takes it."""
+    entry.reach()
+    files = entry.storage.root if entry.storage.has_manifest else entry.splits
+    return Resolved(files, entry.sample_type())
+
+
+resolver = LocalResolver()

@@ -1,22 +1,40 @@
-"""References: ``name``, ``name@1.2.0``, ``name@latest``, ``@local/name``, and those of schemas and lenses."""
+"""References such as ``name@version``."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 from shoal.errors import CatalogKeyError, OptionError
 
-from ._version import check_version
+__all__ = [
+    "FIRST_VERSION",
+    "Reference",
+    "Weight",
+    "bumped",
+    "check_name",
+    "check_thing",
+    "check_version",
+    "newest",
+    "parse_reference",
+    "parse_thing",
+    "precedence",
+    "thing_ref",
+]
 
-__all__ = ["LATEST", "Reference", "check_name", "check_thing", "parse_reference", "parse_thing", "thing_ref"]
-
+Weight = Literal["major", "minor", "patch"]
 LATEST = "latest"
 _PREFIXES = ("@local/", "shoal://local/dataset/")
 _LONGEST = 200  # what an AT Protocol record may have, so that any dataset here can be published under its name
 # A letter or digit first, so that no part is "..", hidden, or an option of a command.
 _PART = re.compile(r"[^\W_][\w.\-]*")
+FIRST_VERSION = "1.0.0"
+_VERSION = re.compile(
+    r"(0|[1-9][0-9]{0,8})\.(0|[1-9][0-9]{0,8})\.(0|[1-9][0-9]{0,8})(?:-([0-9A-Za-z.-]{1,64}))?(?:\+[0-9A-Za-z.-]{1,64})?"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,3 +139,57 @@ def parse_thing(kind: str, text: object) -> Reference:
         raise CatalogKeyError(f"this is not a {kind} of a local index", found=text)
     checked = check_thing(kind, name)
     return Reference(checked) if not mark or version == LATEST else Reference(checked, check_version(version))
+
+
+def check_version(version: object) -> str:
+    """The version itself. Raises OptionError when it is none.
+
+    Example:
+        >>> check_version("1.2.0")
+        '1.2.0'
+    """
+    _taken_apart(version)
+    return str(version)
+
+
+def _taken_apart(version: object) -> re.Match[str]:
+    found = _VERSION.fullmatch(version) if isinstance(version, str) else None
+    if found is None:
+        raise OptionError("this is not a version", expected="MAJOR.MINOR.PATCH, such as 1.2.0", found=repr(version))
+    return found
+
+
+def precedence(version: str) -> tuple[object, ...]:
+    """What versions are sorted by: numbers by value, and a pre-release before its release.
+
+    Example:
+        >>> sorted(["1.10.0", "1.9.0", "1.10.0-rc.1"], key=precedence)
+        ['1.9.0', '1.10.0-rc.1', '1.10.0']
+    """
+    found = _taken_apart(version)
+    parts = tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in (found[4] or "").split("."))
+    return (int(found[1]), int(found[2]), int(found[3]), found[4] is None, parts, version)
+
+
+def newest(versions: Iterable[str]) -> str:
+    """The highest version; a pre-release only where there is nothing else.
+
+    Example:
+        >>> newest(["1.0.0", "2.0.0-rc.1"]), newest(["2.0.0-rc.1"])
+        ('1.0.0', '2.0.0-rc.1')
+    """
+    return max(versions, key=lambda version: (_taken_apart(version)[4] is None, precedence(version)))
+
+
+def bumped(version: str, weight: Weight) -> str:
+    """The next version after a change of this weight.
+
+    Example:
+        >>> bumped("1.4.2", "minor")
+        '1.5.0'
+    """
+    found = _taken_apart(version)
+    major, minor, patch = int(found[1]), int(found[2]), int(found[3])
+    if weight == "major":
+        return f"{major + 1}.0.0"
+    return f"{major}.{minor + 1}.0" if weight == "minor" else f"{major}.{minor}.{patch + 1}"

@@ -1,28 +1,236 @@
-"""Lenses in an index: where their code is and what it hashes to, never code itself and never something like it."""
+"""Schemas and lenses in an index."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import inspect
+import json
 import operator
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import reduce
 from typing import Any
 
-from shoal.errors import CatalogKeyError, LensError, LensNotFoundError
-from shoal.sample import Lens, is_record
-from shoal.schema import Schema
+from shoal.errors import CatalogKeyError, LensError, LensNotFoundError, OptionError, SchemaError
+from shoal.sample import Lens, class_from_schema, is_record, schema_of
+from shoal.schema import Schema, compare, next_version, schema_from_json, schema_hash, schema_to_json
 
-from . import _schemas
-from ._backend import Backend, Key, Transaction
-from ._records import ThingHead, decoded, encoded
-from ._refs import Reference, check_thing, thing_ref
-from ._version import FIRST_VERSION, bumped, check_version, newest
+from ._backend import Backend, Key, ThingHead, Transaction, decoded, encoded
+from ._refs import (
+    FIRST_VERSION,
+    Reference,
+    bumped,
+    check_thing,
+    check_version,
+    newest,
+    parse_thing,
+    precedence,
+    thing_ref,
+)
 
-__all__ = ["LensRecord", "composed", "draft_of", "find_path", "get_record", "list_records", "load", "publish"]
+__all__ = [
+    "LensRecord",
+    "SchemaRecord",
+    "check_schema",
+    "composed",
+    "draft_of",
+    "find_path",
+    "get_lens_record",
+    "get_schema_record",
+    "list_lens_records",
+    "list_schema_records",
+    "load_lens",
+    "publish_lens",
+    "publish_schema",
+    "schema_class",
+    "schema_of_record",
+]
+
+
+# -------------------------------------------------------------------------------------------------- the schema registry
+
+
+_MOST_BYTES = 1 << 20
+_MOST_FIELDS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaRecord:
+    """A schema as it is kept."""
+
+    name: str
+    version: str
+    hash: str
+    """Of what decides how data is read; words do not count."""
+    document: dict[str, Any]
+    """As JSON Schema."""
+    created_at: float
+
+    def shown(self) -> dict[str, Any]:
+        """The record as users get it."""
+        return {
+            "$ref": thing_ref("schema", self.name, self.version),
+            "name": self.name,
+            "version": self.version,
+            "hash": self.hash,
+            "description": self.document.get("description", ""),
+            "createdAt": datetime.fromtimestamp(self.created_at, UTC).isoformat(),
+            "schema": self.document,
+        }
+
+
+def check_schema(of: type[Any] | Schema) -> Schema:
+    """The schema of a class, or the value itself, if an index can keep it. Raises SchemaError."""
+    try:
+        schema = of if isinstance(of, Schema) else schema_of(of)
+        size = len(json.dumps(schema_to_json(schema)))
+    except RecursionError:
+        raise SchemaError("the schema is too deep", expected="64 levels") from None
+    if len(schema.fields) > _MOST_FIELDS or size > _MOST_BYTES:
+        raise SchemaError(
+            "the schema is too large to keep",
+            expected=f"at most {_MOST_FIELDS} fields and {_MOST_BYTES} bytes as JSON",
+            found=f"{len(schema.fields)} fields, {size} bytes",
+        )
+    try:
+        check_thing("schema", schema.name)
+    except OptionError as error:
+        raise SchemaError(error.problem, expected=error.expected, found=error.found) from None
+    schema_from_json(schema_to_json(schema))  # what cannot be read back is not kept
+    return schema
+
+
+def publish_schema(change: Transaction, schema: Schema, version: str | None, now: float) -> str:
+    """Write a schema down; returns its reference. The same content again is the same version.
+
+    Raises SchemaError when the version has another content already, or is too low for what changed.
+    """
+    key = ("schema-head", schema.name)
+    found = change.get(key)
+    head = ThingHead() if found is None else decoded(found, ThingHead, key)
+    same = _same_content(change, head, schema, version)
+    if same is not None:
+        return thing_ref("schema", schema.name, same)
+    chosen = _chosen_version(change, head, schema, version)
+    kept = replace(schema, version=chosen)
+    record = SchemaRecord(kept.name, chosen, schema_hash(kept), schema_to_json(kept), now)
+    change.put(("schema", f"{kept.name}@{chosen}"), encoded(record))
+    change.put(key, encoded(ThingHead({**head.versions, chosen: record.hash})))
+    return thing_ref("schema", kept.name, chosen)
+
+
+def _same_content(change: Transaction, head: ThingHead, schema: Schema, version: str | None) -> str | None:
+    """The version that has this very content: the newest of them, or the one that was asked for."""
+    digest = schema_hash(schema)
+    alike = [known for known, of in head.versions.items() if of == digest and version in (None, known)]
+    same = [known for known in alike if not compare(_kept(change, schema.name, known), schema)]
+    return newest(same) if same else None
+
+
+def _kept(change: Transaction, name: str, version: str) -> Schema:
+    key = ("schema", f"{name}@{version}")
+    found = change.get(key)
+    if found is None:
+        raise CatalogKeyError("the index has no such schema", found=f"{name}@{version}")
+    return schema_of_record(decoded(found, SchemaRecord, key))
+
+
+def _chosen_version(change: Transaction, head: ThingHead, schema: Schema, version: str | None) -> str:
+    if version is not None:
+        check_version(version)
+    if version in head.versions:
+        raise SchemaError(
+            f"{schema.name}@{version} is something else already",
+            expected="the same fields, or a new version",
+            found=_first_change(_kept(change, schema.name, str(version)), schema),
+            hint="leave the version out and it follows from what changed",
+        )
+    asked = version or schema.version
+    below = [known for known in head.versions if version is None or precedence(known) < precedence(asked)]
+    if not below:
+        return asked
+    before = _kept(change, schema.name, newest(below))
+    least = next_version(before, schema)
+    if precedence(asked) >= precedence(least):
+        return asked
+    if version is None:
+        return _free(least, head)
+    raise SchemaError(
+        f"{version} is too low for what changed",
+        expected=f"at least {least}",
+        found=_first_change(before, schema),
+        hint="leave the version out and it follows from what changed",
+    )
+
+
+def _free(version: str, head: ThingHead) -> str:
+    while version in head.versions:  # a pre-release, or a patch that was published apart
+        version = bumped(version, "patch")
+    return version
+
+
+def _first_change(before: Schema, schema: Schema) -> str:
+    changes = compare(before, schema)
+    return str(changes[0]) if changes else "no difference"
+
+
+# ----------------------------------------------------------------------------------------------------------- reading
+
+
+def get_schema_record(backend: Backend, ref: str) -> SchemaRecord:
+    """The record that a reference names. Raises CatalogKeyError."""
+    asked = parse_thing("schema", ref)
+    version = asked.version or _newest_of(backend, asked)
+    key: Key = ("schema", f"{asked.name}@{version}")
+    found = backend.get_many([key])[0]
+    if found is None:
+        raise _unknown(backend, asked)
+    return decoded(found, SchemaRecord, key)
+
+
+def _newest_of(backend: Backend, asked: Reference) -> str:
+    key: Key = ("schema-head", asked.name)
+    found = backend.get_many([key])[0]
+    if found is None:
+        raise _unknown(backend, asked)
+    return newest(decoded(found, ThingHead, key).versions)
+
+
+def _unknown(backend: Backend, asked: Reference) -> CatalogKeyError:
+    key: Key = ("schema-head", asked.name)
+    found = backend.get_many([key])[0]
+    known = ", ".join(decoded(found, ThingHead, key).versions) if found is not None else None
+    return CatalogKeyError("the index has no such schema", expected=known, found=str(asked))
+
+
+def list_schema_records(backend: Backend) -> Iterator[SchemaRecord]:
+    """All schemas, by name and version as text."""
+    after = ""
+    while page := backend.scan("schema", after=after, limit=200):
+        yield from (decoded(value, SchemaRecord, ("schema", key)) for key, value in page)
+        after = page[-1][0]
+
+
+def schema_of_record(record: SchemaRecord) -> Schema:
+    """The schema as a value. Raises SchemaError for a document that is too large or contains itself."""
+    return schema_from_json(record.document)
+
+
+@functools.lru_cache(maxsize=1024)
+def _class_of(document: str) -> type[Any]:
+    return class_from_schema(schema_from_json(json.loads(document)))
+
+
+def schema_class(record: SchemaRecord) -> type[Any]:
+    """A class with this schema; the same one for the same schema."""
+    return _class_of(json.dumps(record.document))
+
+
+# --------------------------------------------------------------------------------------------------- lenses in an index
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +271,7 @@ def draft_of(lens: Lens[Any, Any], name: str | None) -> LensDraft:
     for kind in (lens.source_type, lens.view_type):
         if not is_record(kind):
             raise LensError("only lenses between typed samples are stored", found=getattr(kind, "__name__", str(kind)))
-    source, view = (_schemas.check_schema(kind) for kind in (lens.source_type, lens.view_type))
+    source, view = (check_schema(kind) for kind in (lens.source_type, lens.view_type))
     spelled = check_thing("lens", name or lens.name)
     record = LensRecord(spelled, "", "", "", module, qualname, _code_hash(lens), lens.has_put)
     return LensDraft(record, source, view)
@@ -109,12 +317,12 @@ def _source(function: Callable[..., Any], lens: Lens[Any, Any]) -> str:
         raise LensError("the source of this lens is not to be had", found=lens.name) from None
 
 
-def publish(change: Transaction, draft: LensDraft, version: str | None, now: float) -> str:
+def publish_lens(change: Transaction, draft: LensDraft, version: str | None, now: float) -> str:
     """Write a lens and the schemas of both its ends down; the same code between the same schemas is the same version.
 
     Raises LensError when the version is another lens already.
     """
-    source, view = (_schemas.publish(change, schema, None, now) for schema in (draft.source, draft.view))
+    source, view = (publish_schema(change, schema, None, now) for schema in (draft.source, draft.view))
     record = replace(draft.record, source=source, view=view)
     content = hashlib.sha256(encoded(record)).hexdigest()
     key = ("lens-head", record.name)
@@ -140,7 +348,7 @@ def _chosen(head: ThingHead, name: str, version: str | None) -> str:
 # ------------------------------------------------------------------------------------------------------------ reading
 
 
-def get_record(backend: Backend, asked: Reference) -> LensRecord:
+def get_lens_record(backend: Backend, asked: Reference) -> LensRecord:
     """One lens. Raises CatalogKeyError."""
     at: Key = ("lens-head", asked.name)
     head = backend.get_many([at])[0]
@@ -154,7 +362,7 @@ def get_record(backend: Backend, asked: Reference) -> LensRecord:
     return decoded(found, LensRecord, key)
 
 
-def list_records(backend: Backend) -> Iterator[LensRecord]:
+def list_lens_records(backend: Backend) -> Iterator[LensRecord]:
     """All lenses, by name."""
     after = ""
     while page := backend.scan("lens", after=after, limit=200):
@@ -162,7 +370,7 @@ def list_records(backend: Backend) -> Iterator[LensRecord]:
         after = page[-1][0]
 
 
-def load(record: LensRecord) -> Lens[Any, Any]:
+def load_lens(record: LensRecord) -> Lens[Any, Any]:
     """Import a lens. Raises LensError where there is none, or one of other code."""
     try:
         found = operator.attrgetter(record.qualname)(importlib.import_module(record.module))
@@ -229,4 +437,4 @@ def composed(records: tuple[LensRecord, ...]) -> Lens[Any, Any]:
         raise LensError(
             "both are the same schema, so there is no lens between them", hint="use the samples as they are"
         )
-    return reduce(lambda one, two: one | two, map(load, records))
+    return reduce(lambda one, two: one | two, map(load_lens, records))
