@@ -18,8 +18,7 @@ from tests.hub.conftest import write
 import shoal
 from shoal.errors import FormatError
 from shoal.hub import CardOptions, dataset_card, push_to_hub
-from shoal.hub._card import _patterns
-from shoal.hub._features import features_of, shown_value
+from shoal.hub._card import _patterns, features_of, shown_value
 
 
 def front(card):

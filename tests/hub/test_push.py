@@ -22,7 +22,7 @@ from shoal.errors import (
     ShoalWarning,
     StoreError,
 )
-from shoal.hub import _access, _push, dataset_card, push_to_hub
+from shoal.hub import _client, _push, dataset_card, push_to_hub
 from shoal.shard import load_manifest, verify_dataset
 from shoal.store import copy
 
@@ -138,7 +138,7 @@ def test_somebody_else_pushed_meanwhile(hub, folder):
 
 
 def test_a_hub_that_is_not_there(hub, folder, monkeypatch):
-    monkeypatch.setattr(_access, "_TRIES", 1)
+    monkeypatch.setattr(_client, "_TRIES", 1)
     with pytest.raises(StoreError, match="cannot be reached"):
         push_to_hub(folder, "tester/pets", endpoint="http://127.0.0.1:9")
 

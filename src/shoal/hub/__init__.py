@@ -5,8 +5,8 @@ ranges of the shards, served by ``shoal.store``. ``push_to_hub`` uses the real c
 ``download`` does not. A dataset that was pushed is read by Hugging Face `datasets` without any configuration.
 """
 
-from ._access import client_of, hub_url, patiently
 from ._card import Card, CardOptions, dataset_card
+from ._client import client_of, hub_url, patiently
 from ._download import download
 from ._push import Pushed, push_to_hub
 

@@ -1,4 +1,4 @@
-"""The dataset card: a README whose YAML tells the Hub and `datasets` what is where, and whose text tells people."""
+"""The dataset card: its YAML, its text, and the features it declares."""
 
 from __future__ import annotations
 
@@ -6,24 +6,29 @@ import bisect
 import fnmatch
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
+from shoal.codec import decode_npy
 from shoal.dataset import Dataset
-from shoal.errors import FormatError, MissingExtraError
+from shoal.errors import CodecError, FormatError, MissingExtraError
+from shoal.schema import schema_from_json
 from shoal.shard import Manifest, ShardRecord, ShardRef, ShardSource, members_of
 
-from ._card_text import CardFacts, card_text
-from ._content import Content, HubFolder, content_of, index_path
-from ._features import features_of
-from ._raw_samples import raw_rows
+from ._content import Content, HubFolder, content_of, index_path, raw_rows
 
-__all__ = ["Card", "CardOptions", "dataset_card", "made_card"]
+__all__ = ["Card", "CardOptions", "dataset_card", "features_of", "made_card", "shown_value"]
+
+
+# ----------------------------------------------------------------------------------------------------- the dataset card
+
 
 _LOOKED_AT, _SHOWN, _PICTURES = 5, 5, 4
 _MOST_SHARDS_LOOKED_AT = 4
@@ -104,7 +109,7 @@ def made_card(content: Content, repo_id: str, options: CardOptions, readme: str 
     samples = _some_samples(content)
     looked_at = [sample for some in samples.values() for sample in some]
     features = features_of([*looked_at, *_with_rare_fields(content, looked_at)])
-    pictures = _pictures(looked_at, options.pictures)
+    pictures = _first_pictures(looked_at, options.pictures)
     front, body = _taken_apart(readme or "")
     facts = CardFacts(repo_id, content.manifest, features, samples, tuple(pictures))
     said = _front(content.manifest, features, options)
@@ -264,9 +269,268 @@ def _read(source: ShardSource, record: ShardRecord, rows: npt.NDArray[np.int64])
     return list(raw_rows(source, rows, None, record.bytes / max(record.samples, 1)))
 
 
-def _pictures(samples: Sequence[Mapping[str, Any]], most: int) -> dict[str, bytes]:
+def _first_pictures(samples: Sequence[Mapping[str, Any]], most: int) -> dict[str, bytes]:
     """The first pictures that differ, if they are not too large for a page."""
     fields = [(name.rpartition(".")[2], data) for sample in samples for name, data in sample.items()]
     shown = [(bytes(data), kind) for kind, data in fields if kind in _SHOWN_BY_BROWSERS]
     small = {data: kind for data, kind in shown if len(data) <= _LARGEST_PICTURE}
     return {f".shoal/card/{at:02d}.{kind}": data for at, (data, kind) in enumerate([*small.items()][:most])}
+
+
+# ----------------------------------------------------------------- the part of a card that people read and shoal writes
+
+
+@dataclass(frozen=True, slots=True)
+class CardFacts:
+    """What the text of a card is made from."""
+
+    repo_id: str
+    manifest: Manifest
+    features: Sequence[Mapping[str, Any]] | None
+    samples: Mapping[str, Sequence[Mapping[str, Any]]]
+    pictures: Sequence[str]
+
+
+def card_text(facts: CardFacts, samples: int) -> str:
+    """All of shoal's part, as Markdown."""
+    parts = [
+        _splits(facts),
+        _fields(facts),
+        _typed(facts),
+        _pictures_section(facts),
+        _samples(facts, samples),
+        _usage(facts),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _splits(facts: CardFacts) -> str:
+    rows = [
+        (name, f"{sum(r.samples for r in records):,}", f"{len(records):,}", _size(sum(r.bytes for r in records)))
+        for name, records in facts.manifest.splits.items()
+    ]
+    return "## Splits\n\n" + _table(("split", "samples", "shards", "size"), rows)
+
+
+def _fields(facts: CardFacts) -> str:
+    kinds, totals = column_kinds(facts.features), dict[str, list[int]]()
+    for record in facts.manifest.shards:
+        for name, (count, size) in record.fields.items():
+            total = totals.setdefault(name, [0, 0])
+            total[0] += count
+            total[1] += size
+    rows = [(name, kinds.get(name, ""), f"{count:,}", _size(size)) for name, (count, size) in totals.items()]
+    return "## Fields\n\n" + _table(("field", "type", "samples", "size"), rows) if rows else ""
+
+
+def _typed(facts: CardFacts) -> str:
+    """What is inside the payload of typed samples, which no other reader shows."""
+    if facts.manifest.schema is None:
+        return ""
+    schema = schema_from_json(facts.manifest.schema)
+    rows = [(each.name, repr(each.type)) for each in schema.fields]
+    return f"## Samples of type {_plain(schema.name)}\n\n" + _table(("field", "type"), rows)
+
+
+def _pictures_section(facts: CardFacts) -> str:
+    shown = " ".join(f'<img src="./{path}" height="160" alt="a sample"/>' for path in facts.pictures)
+    return f"## Pictures\n\n{shown}" if shown else ""
+
+
+def _samples(facts: CardFacts, most: int) -> str:
+    chosen = [(split, sample) for split, some in facts.samples.items() for sample in some][:most]
+    names = list(dict.fromkeys(name for _, sample in chosen for name in sample if not name.startswith("__")))
+    rows = [
+        (split, sample["__key__"], *(shown_value(name, sample[name]) if name in sample else "" for name in names))
+        for split, sample in chosen
+    ]
+    return "## Samples\n\n" + _table(("split", "key", *names), rows) if rows else ""
+
+
+def _usage(facts: CardFacts) -> str:
+    repo = facts.repo_id
+    split, records = next(iter(facts.manifest.splits.items()), ("train", ()))
+    shard = _brace_pattern([record.path for record in records])
+    return f"""## Use
+
+With [shoal](https://pypi.org/project/shoal/): any sample at once, shuffled, resumable, only the bytes that are needed.
+
+```python
+import shoal
+
+ds = shoal.load_dataset("hf://datasets/{repo}", split="{split}")
+print(len(ds), ds[0])
+for batch in ds.shuffle(10_000).batch(64):
+    ...
+```
+
+With `datasets`:
+
+```python
+from datasets import load_dataset
+
+ds = load_dataset("{repo}", split="{split}", streaming=True)
+print(next(iter(ds)))
+```
+
+With [webdataset](https://github.com/webdataset/webdataset), in order:
+
+```python
+import webdataset as wds
+
+ds = wds.WebDataset("https://huggingface.co/datasets/{repo}/resolve/main/{shard}").decode()
+```"""
+
+
+def _brace_pattern(paths: Sequence[str]) -> str:
+    """All these names as one, where they are numbered one after the other; else the first.
+
+    Example:
+        >>> _brace_pattern(["a-00.tar", "a-01.tar", "a-02.tar"])
+        'a-{00..02}.tar'
+    """
+    if not paths:
+        return "train-000000.tar"
+    first = re.match(r"(.*?)(\d+)(\D*)$", paths[0])
+    if first is None or len(paths) == 1:
+        return paths[0]
+    head, number, tail = first.groups()
+    numbers = [f"{int(number) + step:0{len(number)}d}" for step in range(len(paths))]
+    if [f"{head}{each}{tail}" for each in numbers] != list(paths):
+        return paths[0]
+    return f"{head}{{{numbers[0]}..{numbers[-1]}}}{tail}"
+
+
+def _table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [names, ["---"] * len(names), *rows]
+    return "\n".join("| " + " | ".join(_plain(cell) for cell in line) + " |" for line in lines)
+
+
+def _plain(text: str) -> str:
+    """Text from a dataset, which Markdown must take for nothing else."""
+    spaced = " ".join(text.split())
+    return "".join(f"\\{letter}" if letter in "\\`*_[]<>|#~" else letter for letter in spaced)
+
+
+def _size(count: int) -> str:
+    size, units = float(count), ["B", "kB", "MB", "GB", "TB"]
+    while size >= 1000 and len(units) > 1:
+        size, units = size / 1000, units[1:]
+    return f"{size:.0f} {units[0]}" if units[0] == "B" else f"{size:.1f} {units[0]}"
+
+
+# ------------------------------------------------------- what the columns of a WebDataset are for Hugging Face datasets
+
+
+# `datasets` looks at the first five samples of one shard, which must all have the same fields. A card that says the
+# features spares it that, so that samples may differ. What is said must be right: where a few samples do not tell,
+# nothing is said, and `datasets` looks for itself.
+
+IMAGES = frozenset(["bmp", "gif", "jpeg", "jpg", "png", "ppm", "pgm", "tif", "tiff", "webp"])
+AUDIO = frozenset(["aac", "aif", "aiff", "flac", "m4a", "mp3", "ogg", "opus", "wav"])
+VIDEO = frozenset(["avi", "m4v", "mkv", "mov", "mp4", "mpeg", "mpg", "webm"])
+_TEXTS = frozenset({"txt", "text", "transcript"})
+_NUMBERS = frozenset({"cls", "cls2", "index", "inx", "id"})
+_JSON = frozenset({"json", "jsn"})
+_PACKED = frozenset(["gz", "bz2", "xz", "zst", "lz4", "mp", "msg", "cbor", "ten", "tb", "npz", "pth"])
+"""What `datasets` unpacks or decodes in ways of its own: nothing is said of datasets with these."""
+
+
+class _Untold(Exception):  # noqa: N818 - never leaves this module
+    """A few samples do not tell what a column is."""
+
+
+def features_of(samples: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]] | None:
+    """The features as a card's YAML has them, of samples with fields as bytes; None when they cannot be told.
+
+    Example:
+        >>> features_of([{"__key__": "a", "jpg": b"...", "json": b'{"age": 3}'}])[:2]
+        [{'name': 'jpg', 'dtype': 'image'}, {'name': 'json', 'struct': [{'name': 'age', 'dtype': 'int64'}]}]
+    """
+    names = list(dict.fromkeys(name for sample in samples for name in sample if not name.startswith("__")))
+    try:
+        told = [_feature(name, [sample[name] for sample in samples if name in sample]) for name in names]
+    except (_Untold, CodecError, pa.ArrowException, ValueError):
+        return None
+    return [*told, {"name": "__key__", "dtype": "string"}, {"name": "__url__", "dtype": "string"}]
+
+
+def column_kinds(features: Iterable[Mapping[str, Any]] | None) -> dict[str, str]:
+    """Each column and what it is, in a word."""
+    return {each["name"]: str(each.get("dtype", "list" if "list" in each else "struct")) for each in features or ()}
+
+
+def _feature(name: str, values: Sequence[Any]) -> dict[str, Any]:
+    extension = name.rpartition(".")[2]
+    if extension in _PACKED:
+        raise _Untold
+    for word, extensions in (("image", IMAGES), ("audio", AUDIO), ("video", VIDEO), ("string", _TEXTS)):
+        if extension in extensions:
+            return {"name": name, "dtype": word}
+    if extension in _NUMBERS:
+        return {"name": name, "dtype": "int64"}
+    if extension in _JSON:
+        return {"name": name, **_of_arrow(_arrow_type([msgspec.json.decode(value) for value in values]))}
+    if extension == "npy":
+        return {"name": name, **_of_arrays([decode_npy(value) for value in values])}
+    return {"name": name, "dtype": "binary"}
+
+
+def _arrow_type(values: list[Any]) -> pa.DataType:
+    tables = [pa.Table.from_pylist([{"value": value}]) for value in values]
+    kind: pa.DataType = pa.concat_tables(tables, promote_options="permissive").schema.field("value").type
+    return kind
+
+
+def _of_arrow(kind: pa.DataType) -> dict[str, Any]:
+    if pa.types.is_struct(kind):
+        if not kind.num_fields:
+            raise _Untold
+        return {"struct": [{"name": field.name, **_of_arrow(field.type)} for field in kind]}
+    if pa.types.is_list(kind):
+        return {"list": _item(_of_arrow(kind.value_type))}
+    word = {"double": "float64", "string": "string", "int64": "int64", "bool": "bool"}.get(str(kind))
+    if word is None:
+        raise _Untold
+    return {"dtype": word}
+
+
+def _item(inner: dict[str, Any]) -> Any:
+    """What is in a list, in as few words as YAML has for it."""
+    return next(iter(inner.values())) if list(inner) in (["dtype"], ["struct"]) else inner
+
+
+def _of_arrays(arrays: list[Any]) -> dict[str, Any]:
+    kinds = {(array.dtype, array.ndim) for array in arrays if isinstance(array, np.ndarray)}
+    if len(kinds) != 1:
+        raise _Untold
+    dtype, dimensions = kinds.pop()
+    if dtype.kind not in "biuf" or dimensions == 0:
+        raise _Untold
+    inner: dict[str, Any] = {"dtype": dtype.name}
+    for _ in range(dimensions):
+        inner = {"list": _item(inner)}
+    return inner
+
+
+# ---------------------------------------------------------------------------------------------------------- for people
+
+
+def shown_value(name: str, data: Any, longest: int = 60) -> str:
+    """A field's value in a few words: text as it is, bytes as their size, an array as its type and shape.
+
+    Example:
+        >>> shown_value("txt", b"a cat"), shown_value("jpg", bytes(2048))
+        ('a cat', '2,048 bytes')
+    """
+    extension = name.rpartition(".")[2]
+    if extension == "npy":
+        try:
+            array = decode_npy(data)
+        except CodecError:
+            return f"{len(data):,} bytes"
+        return f"{array.dtype} {tuple(array.shape)}"
+    if extension not in _TEXTS | _NUMBERS | _JSON:
+        return f"{len(data):,} bytes"
+    text = " ".join(bytes(data).decode("utf-8", "replace").split())
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."

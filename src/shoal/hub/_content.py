@@ -1,11 +1,14 @@
-"""What a push consists of: the files of a dataset, where they are now, and the manifest that names them."""
+"""The files of a push, and the manifest that names them."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from shoal.dataset import Dataset, write_samples
 from shoal.errors import FieldError, ObjectNotFoundError, OptionError
@@ -15,6 +18,7 @@ from shoal.shard import (
     Manifest,
     ShardSource,
     ShardWriter,
+    Source,
     index_shard,
     index_url,
     load_manifest,
@@ -27,12 +31,12 @@ from shoal.shard import (
 )
 from shoal.store import join_url, relative_url, store_for
 
-from ._raw_samples import raw_rows
-
-__all__ = ["Content", "HubFolder", "content_of", "index_path", "manifest_path", "restricted"]
+__all__ = ["Content", "HubFolder", "content_of", "index_path", "manifest_path", "raw_rows"]
 
 HubFolder = str | os.PathLike[str]
 _README = "README.md"
+_RUN_BYTES = 64 << 20
+_MOST_ROWS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,3 +193,13 @@ def _write_out(dataset: Dataset[Any], split: str, staging: str) -> None:
     with ShardWriter(pattern, split=split, metadata=dataset.metadata, schema=schema, overwrite=True) as writer:
         for sample in raw_rows(source, dataset.numbers, said.fields, sum(sizes) / max(len(source), 1)):
             writer.write(sample)
+
+
+def raw_rows(
+    source: Source, rows: npt.NDArray[np.int64], fields: Sequence[str] | None, mean_bytes: float
+) -> Iterator[dict[str, Any]]:
+    """These samples with these fields, as bytes; so many are read at once as fit in memory."""
+    step = int(min(max(_RUN_BYTES / max(mean_bytes, 1), 1), _MOST_ROWS))
+    for start in range(0, len(rows), step):
+        for sample in source.read(rows[start : start + step], fields):
+            yield {name: value for name, value in sample.items() if name == "__key__" or not name.startswith("__")}

@@ -49,9 +49,8 @@ from shoal.store import (
     store_for,
 )
 
-from ._access import hub_url, use_access
-from ._content import HubFolder, index_path, manifest_path
-from ._raw_samples import raw_rows
+from ._client import hub_url, use_access
+from ._content import HubFolder, index_path, manifest_path, raw_rows
 
 __all__ = ["download"]
 

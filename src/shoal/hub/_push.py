@@ -15,8 +15,8 @@ from shoal.errors import ObjectNotFoundError, ShoalWarning
 from shoal.shard import Manifest, encode_manifest, load_manifest, with_hashes
 from shoal.store import HubStore, Progress, Transferred, copy, hub_access, local_path, scheme_of, store_for
 
-from ._access import client_of, full_name, hub_module, hub_url, patiently, use_access, without_bars
 from ._card import Card, CardOptions, made_card
+from ._client import client_of, full_name, hub_module, hub_url, patiently, use_access, without_bars
 from ._content import Content, HubFolder, content_of, index_path, manifest_path
 
 if TYPE_CHECKING:
