@@ -19,8 +19,6 @@ except ImportError as error:
     ) from error
 
 from ._datasets import TorchIterableDataset, TorchMapDataset
-from ._images import decode_jpegs
-from ._loader import DataLoader
-from ._tensors import as_tensors
+from ._loader import DataLoader, as_tensors, decode_jpegs
 
 __all__ = ["DataLoader", "TorchIterableDataset", "TorchMapDataset", "as_tensors", "decode_jpegs"]
