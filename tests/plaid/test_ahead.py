@@ -13,7 +13,7 @@ from tests.plaid import physics
 from tests.plaid.physics import GLOBAL, SPEED
 
 from shoal.errors import ChecksumError
-from shoal.plaid import _ahead, _arrays, init_datasetdict_from_disk
+from shoal.plaid import _arrays, _reader, init_datasetdict_from_disk
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def compared(monkeypatch):
 
 def settled(split):
     """Wait for the thread, which does one thing after the other. What was foreseen and nobody took yet."""
-    _ahead._helper().submit(int).result()
+    _reader._helper().submit(int).result()
     return sorted(split._ahead._begun)
 
 

@@ -14,7 +14,7 @@ from tests.plaid.physics import FIELD, SPEED
 
 from shoal.errors import ChecksumError, ObjectNotFoundError, StaleIndexError
 from shoal.plaid import _arrays, init_datasetdict_from_disk
-from shoal.plaid._ahead import LookAhead
+from shoal.plaid._reader import LookAhead
 
 NODES = 9_000
 MANY_SMALL = {"train": list(range(64))}  # 32 runs of two: samples that share a block

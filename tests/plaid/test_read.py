@@ -35,8 +35,8 @@ from shoal.plaid import (
     sample_to_var_sample_dict,
     to_var_sample_dict,
 )
-from shoal.plaid._indexers import read_indexed
-from shoal.plaid._record import encode_record
+from shoal.plaid._arrays import read_indexed
+from shoal.plaid._layout import encode_record
 
 
 @pytest.fixture
@@ -364,7 +364,7 @@ def test_a_split_elsewhere_gives_the_same(dataset_folder, splits):
         if path.is_file():
             url = f"memory://plaid-elsewhere/{path.relative_to(dataset_folder)}"
             shoal.store.store_for(url).write_all(url, path.read_bytes())
-    from shoal.plaid._splits import splits_at
+    from shoal.plaid._reader import splits_at
 
     found = splits_at("memory://plaid-elsewhere")
     for name, split in splits.items():

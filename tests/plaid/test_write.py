@@ -30,9 +30,8 @@ from shoal.errors import (
     WriteError,
 )
 from shoal.plaid import generate_datasetdict_to_disk, init_datasetdict_from_disk
-from shoal.plaid._flatten import variable_values
-from shoal.plaid._record import field_names
-from shoal.plaid._run import write_values
+from shoal.plaid._layout import field_names
+from shoal.plaid._writer import variable_values, write_values
 
 KWARGS = {split: {"shards_ids": [ids]} for split, ids in physics.IDS.items()}
 GENERATORS = dict.fromkeys(physics.IDS, physics.generated)
@@ -171,7 +170,7 @@ def test_a_run_of_many_samples_makes_few_shards(tmp_path):
 
 
 def test_a_shard_is_closed_when_it_is_full(tmp_path, monkeypatch):
-    monkeypatch.setattr("shoal.plaid._run._SHARD_BYTES", 20_000)
+    monkeypatch.setattr("shoal.plaid._writer._SHARD_BYTES", 20_000)
     samples = [(number, {"Global/x": np.zeros(1000)}) for number in range(5)]
     written = write_values(str(tmp_path), {"Global/x": "0000_x.npy"}, samples)
     assert [record.samples for record in written.shards] == [2, 2, 1]

@@ -10,34 +10,50 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+import io
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from shoal.codec import decode_npy
-from shoal.errors import DecodeError, FieldError, FormatError, ObjectNotFoundError, TarError, TruncatedError
-from shoal.shard import WEBDATASET_RULE, KeyRule, Shard, ShardIndex, crc32, damaged, load_index, open_shard
-from shoal.store import scheme_of
+from shoal.errors import (
+    DecodeError,
+    FieldError,
+    FormatError,
+    ObjectNotFoundError,
+    OptionError,
+    PositionError,
+    TarError,
+    TruncatedError,
+)
+from shoal.shard import BLOCK, WEBDATASET_RULE, KeyRule, Shard, ShardIndex, crc32, damaged, load_index, open_shard
+from shoal.store import local_path, scheme_of, store_for
 
-from ._indexers import apply_indexer, read_indexed
-from ._map import map_tar
-from ._record import RECORD_FIELD, SampleRecord, decode_record, number_in_key, path_of_field
+from ._layout import RECORD_FIELD, SampleRecord, decode_record, number_in_key, path_of_field
 
-__all__ = ["ArrayShard", "ShardPlace", "Values"]
+__all__ = ["ArrayShard", "ShardPlace", "Values", "apply_indexer", "read_indexed"]
 
 Values = dict[str, npt.NDArray[Any] | None]
 Int64 = npt.NDArray[np.int64]
 UInt32 = npt.NDArray[np.uint32]
-
+Array = npt.NDArray[Any]
+Read = Callable[[int, int], bytes]
+"""The bytes ``[start, stop)`` of a member."""
 _NO_INDEXERS: Mapping[str, Any] = {}
 _FETCH_BYTES = 16 << 20
 """Of a shard elsewhere, fetched at once when samples are read one after the other."""
 _MOST_OF_IT = 7 / 8
 """Of a block must be wanted, for all of it to be compared: bytes that nobody asks for are not read."""
 _KEEP_CASE = KeyRule(case="keep")  # a foreign tar may name its features in its members
+_HEAD_BYTES = 512
+_GAP_BYTES = 4096
+_MOST_RANGES = 64
+"""Where more would be needed, the whole array is read at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,3 +337,116 @@ class ArrayShard:
                 field=lost[0],
                 hint="restore the shard",
             )
+
+
+def apply_indexer(array: Array, indexer: Any, path: str) -> Array:
+    """What an indexer (a slice, or positions) picks along the last axis; all of it where it is None.
+
+    Raises OptionError for an indexer of another form or an array without axes, PositionError for one out of bounds.
+
+    Example:
+        >>> apply_indexer(np.arange(6).reshape(2, 3), [0, 2], "Global/x")
+        array([[0, 2],
+               [3, 5]])
+    """
+    if indexer is None:
+        return array
+    picked = _checked(array.shape, indexer, path)
+    found: Array = array[..., picked]
+    return found
+
+
+def _checked(shape: tuple[int, ...], indexer: Any, path: str) -> slice | npt.NDArray[np.int64]:
+    if not shape:
+        raise OptionError("a feature without axes has nothing to pick from", field=path)
+    if isinstance(indexer, slice):
+        return indexer
+    positions = np.asarray(indexer, np.int64)
+    if positions.ndim != 1:
+        raise OptionError("an indexer is a slice or a list of positions", found=f"{positions.ndim} axes", field=path)
+    if len(positions) and (positions.max() >= shape[-1] or positions.min() < -shape[-1]):
+        raise PositionError(
+            "an indexer is out of bounds",
+            expected=f"{-shape[-1]} to {shape[-1] - 1}",
+            found=f"{positions.min()} to {positions.max()}",
+            field=path,
+        )
+    return positions
+
+
+def read_indexed(read: Read, size: int, indexer: Any, path: str) -> Array:
+    """What an indexer picks of an array that lies elsewhere: its header is read, then the runs of what is picked."""
+    if indexer is None or size <= _GAP_BYTES:
+        return apply_indexer(decode_npy(read(0, size)), indexer, path)
+    dtype, shape, fortran, start = _header(read(0, _HEAD_BYTES))
+    picked = _checked(shape, indexer, path)
+    positions = np.arange(shape[-1])[picked] if isinstance(picked, slice) else picked % max(shape[-1], 1)
+    runs = _runs(positions, dtype.itemsize)
+    rows = math.prod(shape[:-1])
+    if fortran or rows * len(runs) > _MOST_RANGES:
+        return apply_indexer(decode_npy(read(0, size)), indexer, path)
+    return _gathered(read, dtype, shape, start, runs, positions)
+
+
+def _header(head: bytes) -> tuple[np.dtype[Any], tuple[int, ...], bool, int]:
+    stream = io.BytesIO(head)
+    try:
+        version = np.lib.format.read_magic(stream)
+        reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran, dtype = reader(stream)
+    except ValueError as error:
+        raise DecodeError("the .npy header is damaged", found=error, offset=0) from error
+    if dtype.hasobject:
+        raise DecodeError("an array of Python objects cannot be read in parts", found=dtype)
+    return dtype, shape, fortran, stream.tell()
+
+
+def _runs(positions: npt.NDArray[np.int64], itemsize: int) -> list[tuple[int, int]]:
+    """The stretches of an axis that hold these positions: first, and after the last."""
+    if not len(positions):
+        return []
+    ordered = np.unique(positions)
+    breaks = np.flatnonzero(np.diff(ordered) * itemsize > _GAP_BYTES) + 1
+    return [(int(part[0]), int(part[-1]) + 1) for part in np.split(ordered, breaks)]
+
+
+def _gathered(
+    read: Read,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    start: int,
+    runs: list[tuple[int, int]],
+    positions: npt.NDArray[np.int64],
+) -> Array:
+    rows, length = math.prod(shape[:-1]), shape[-1]
+    found = np.empty((rows, len(positions)), dtype)
+    for row in range(rows):
+        for first, last in runs:
+            begin = start + (row * length + first) * dtype.itemsize
+            part = np.frombuffer(read(begin, begin + (last - first) * dtype.itemsize), dtype)
+            here = (positions >= first) & (positions < last)
+            found[row, here] = part[positions[here] - first]
+    return found.reshape(*shape[:-1], len(positions))
+
+
+def map_tar(url: str, index: ShardIndex) -> memoryview:
+    """The bytes of a tar, of which hardly any are read yet.
+
+    Raises ObjectNotFoundError, StoreError; StaleIndexError when the index is of another tar.
+    """
+    mapped = _mapped(url) if store_for(url).info(url).size else memoryview(b"")
+    head = bytes(mapped[:BLOCK])
+    index.check_object(url, len(mapped), head, crc32(head))
+    return mapped
+
+
+def _mapped(url: str) -> memoryview:
+    try:
+        # By Arrow, since Python's own maps keep their files open, and of shards there may be more than of those. Arrow
+        # maps the whole file, and has the system read ahead what it is asked for: so it is asked for one byte.
+        with pa.memory_map(local_path(url)) as file:
+            first = file.read_buffer(1)
+            return memoryview(pa.foreign_buffer(first.address, file.size(), first))
+    except OSError:
+        store_for(url).open(url).close()  # says what is wrong in our words
+        raise

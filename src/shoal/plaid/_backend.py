@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, Any
 from shoal.errors import MissingExtraError, OptionError
 
 from ._bridge import sample_to_var_sample_dict, to_var_sample_dict
-from ._card import configure_dataset_card
-from ._dataset import WebDatasetDict, WebDatasetWrapper
 from ._hub import (
+    configure_dataset_card,
     download_datasetdict_from_hub,
     init_datasetdict_streaming_from_hub,
     push_local_datasetdict_to_hub,
 )
-from ._run import SampleCallback
-from ._splits import init_datasetdict_from_disk
-from ._write import SampleGenerator, generate_datasetdict_to_disk
+from ._reader import WebDatasetDict, WebDatasetWrapper, init_datasetdict_from_disk
+from ._writer import SampleCallback, SampleGenerator, generate_datasetdict_to_disk
 
 if TYPE_CHECKING:
     from plaid import Infos

@@ -7,9 +7,8 @@ from typing import Any
 
 from shoal.errors import FieldError
 
-from ._dataset import WebDatasetWrapper
-from ._decode import decode_sample, is_raw
-from ._indexers import apply_indexer
+from ._arrays import apply_indexer
+from ._reader import WebDatasetWrapper, decode_sample, is_raw
 
 __all__ = ["pick", "sample_to_var_sample_dict", "to_var_sample_dict"]
 

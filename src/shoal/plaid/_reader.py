@@ -1,4 +1,4 @@
-"""A split and all splits of a dataset, as PLAID and WebDataset know them."""
+"""Read PLAID datasets: splits, wrappers, and opening them."""
 
 from __future__ import annotations
 
@@ -7,31 +7,275 @@ import contextlib
 import functools
 import itertools
 import operator
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from shoal.errors import FieldError, FormatError, OptionError, PositionError, ShoalError
-from shoal.store import scheme_of
+from shoal.codec import decode_npy
+from shoal.errors import (
+    DecodeError,
+    FieldError,
+    FormatError,
+    ObjectNotFoundError,
+    OptionError,
+    PositionError,
+    ShoalError,
+    TarError,
+)
+from shoal.shard import Manifest, ShardRecord, index_url, load_manifest
+from shoal.store import join_url, relative_url, scheme_of, store_for
 
-from ._ahead import LookAhead
 from ._arrays import ArrayShard, ShardPlace, Values
-from ._decode import decode_sample
+from ._layout import (
+    ARRAY_ENDING,
+    DATA_FOLDER,
+    RECORD_FIELD,
+    SampleRecord,
+    decode_record,
+    facts_of,
+    number_in_key,
+    path_of_field,
+)
 
 if TYPE_CHECKING:
     from webdataset.compat import WebDataset
 
-__all__ = ["WebDatasetDict", "WebDatasetSample", "WebDatasetWrapper"]
+__all__ = [
+    "FoundSplit",
+    "LookAhead",
+    "WebDatasetDict",
+    "WebDatasetSample",
+    "WebDatasetWrapper",
+    "chosen_splits",
+    "decode_sample",
+    "init_datasetdict_from_disk",
+    "is_raw",
+    "splits_at",
+]
 
+CheckOf = Callable[[int, Sequence[str] | None], Callable[[], object]]
+"""Gives what compares the sample at a position, these features of it or all, with its checksums.
+
+It opens what is to be opened: that is Python's work, at which threads only take turns, and a process that is forked
+while another thread opens something would find it locked for ever.
+"""
 WebDatasetSample = dict[str, Any]
 """A sample: its features by path, arrays or None."""
-
+_AHEAD = 4
+"""Samples foreseen: one that the thread is at, one that a reader who comes too early takes on, and what is next."""
 _NOTHING: Mapping[str, Any] = {}
 _TOGETHER = 4
 """Shards opened at once when one is foreseen: between large samples, the first takes as long as three that follow."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSplit:
+    """A split at its place."""
+
+    url: str
+    """Of its folder."""
+    places: tuple[ShardPlace, ...]
+    features: dict[str, str] | None = None
+    """The member field of each feature path, where a manifest says it."""
+
+    def opened(self, chosen: Sequence[int] | None = None, wanted: Sequence[str] | None = None) -> WebDatasetWrapper:
+        """The split, or some samples and features of it."""
+        path = Path(self.url) if "://" not in self.url else self.url
+        return WebDatasetWrapper._over(path, self.places, self.features, chosen=chosen, wanted=wanted)  # noqa: SLF001
+
+
+def init_datasetdict_from_disk(path: str | Path) -> WebDatasetDict:
+    """The splits of the dataset in a folder: those its manifest names, else its tars.
+
+    These are ``data/<split>/*.tar`` and ``data/<split>.tar``. Nothing but the manifest is read before a split is used.
+    Raises ObjectNotFoundError when there is no dataset.
+    """
+    found = splits_at(os.fspath(path))
+    return WebDatasetDict._of(Path(path), {name: split.opened() for name, split in found.items()})  # noqa: SLF001
+
+
+def splits_at(root: str) -> dict[str, FoundSplit]:
+    """The splits of the dataset at ``root``, a folder or a URL. Raises ObjectNotFoundError."""
+    manifest = load_manifest(root)
+    facts = {} if manifest is None else facts_of(manifest, root)
+    if manifest is not None and facts:
+        return {
+            name: FoundSplit(join_url(root, DATA_FOLDER, name), _places(manifest, root, name), fact.features)
+            for name, fact in facts.items()
+        }
+    return _looked_up(root)
+
+
+def _places(manifest: Manifest, root: str, split: str) -> tuple[ShardPlace, ...]:
+    return tuple(
+        ShardPlace(join_url(root, record.path), index_url(root, record.path), _numbers(record))
+        for record in manifest.splits.get(split, ())
+    )
+
+
+def _numbers(record: ShardRecord) -> range | None:
+    """The numbers of a shard's samples, where they have no gap: then its ends and their count tell all of them."""
+    first, last = (None if key is None else number_in_key(key) for key in (record.first_key, record.last_key))
+    if first is None or last is None or last - first + 1 != record.samples:
+        return None
+    return range(first, last + 1)
+
+
+def _looked_up(root: str) -> dict[str, FoundSplit]:
+    folder = join_url(root, DATA_FOLDER)
+    tars: dict[str, list[str]] = {}
+    for info in store_for(folder).list(folder, depth=2):
+        name, _, inner = relative_url(info.url, folder).partition("/")
+        if (inner or name).endswith(".tar"):
+            tars.setdefault(name if inner else name.removesuffix(".tar"), []).append(info.url)
+    if not tars:
+        raise ObjectNotFoundError("no PLAID dataset of tars is there", expected="data/<split>/*.tar", found=root)
+    return {
+        name: FoundSplit(join_url(folder, name), tuple(ShardPlace(url) for url in urls)) for name, urls in tars.items()
+    }
+
+
+def chosen_splits(found: Mapping[str, FoundSplit], split_ids: Mapping[str, object] | None) -> list[str]:
+    """The splits that are asked for. Raises FieldError for one that is not there."""
+    names = list(found) if split_ids is None else list(split_ids)
+    if unknown := [name for name in names if name not in found]:
+        raise FieldError("no such split", expected=" or ".join(found), found=unknown[0])
+    return names
+
+
+# Comparing an array, and having its pages mapped, takes about as long as adding it up, so a first reading of a dataset
+# would take twice as long as a later one. A reader that goes through a split in order can be foreseen. One that jumps
+# about compares for itself.
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    check: Callable[[], object]
+    future: Future[object]
+
+    def help(self) -> None:
+        """Do it in this thread, unless the other one has begun."""
+        if self.future.cancel():
+            with contextlib.suppress(ShoalError):  # told to whoever reads it
+                self.check()
+
+
+class LookAhead:
+    """Foresees what is read of a split. Threads may share it."""
+
+    def __init__(self, check_of: CheckOf, count: int) -> None:
+        self._check_of = check_of
+        self._count = count
+        self._expected = -1
+        self._begun: dict[int, _Begun] = {}
+        self._process = os.getpid()
+
+    def take(self, position: int) -> bool:
+        """The caller reads the sample now, and compares what is not compared yet. Whether it was foreseen.
+
+        What the thread is at, it finishes, and meanwhile the next sample is compared here. What it finds wrong it keeps
+        to itself, for the reader finds it too.
+        """
+        begun = self._begun.pop(position, None)
+        if begun is not None and self._process == os.getpid() and not begun.future.cancel():
+            if not begun.future.done() and (later := self._begun.get(position + 1)) is not None:
+                later.help()
+            begun.future.exception()
+        return begun is not None
+
+    def note(self, position: int, paths: Sequence[str] | None, *, is_new: bool) -> None:
+        """A sample was read, one that had to be compared if ``is_new``: begin with the next ones, if it was next."""
+        in_order, self._expected = position == self._expected, position + 1
+        if not in_order or self._process != os.getpid():
+            self._begun.clear()
+            self._process = os.getpid()
+        elif is_new:
+            for later in range(position + 1, min(position + 1 + _AHEAD, self._count)):
+                if later not in self._begun:
+                    self._begin(later, paths)
+
+    def _begin(self, position: int, paths: Sequence[str] | None) -> None:
+        try:
+            check = self._check_of(position, paths)
+        except ShoalError:  # told to whoever reads it
+            return
+        self._begun[position] = _Begun(check, _helper().submit(check))
+
+
+@functools.cache
+def _helper() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, "shoal-plaid")
+
+
+def _begin_child() -> None:
+    """The thread is not in a forked process; another one is started there when it is needed."""
+    _helper.cache_clear()
+
+
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_begin_child)
+
+
+def is_raw(sample: Mapping[str, Any]) -> bool:
+    """Whether this is a sample as webdataset reads it, members by name.
+
+    One that is decoded names its key as well, where it went through a pipeline of webdataset.
+    """
+    names = [name for name in sample if not name.startswith("__")]
+    return "__key__" in sample and (RECORD_FIELD in names or all(name.endswith(ARRAY_ENDING) for name in names))
+
+
+def decode_sample(sample: Mapping[str, Any]) -> dict[str, Any]:
+    """The features of a sample that webdataset read, decoded already or not.
+
+    Raises:
+        DecodeError: A member is not what its name says.
+        TarError: A member is missing that the sample's record does not call None.
+
+    Example:
+        >>> from shoal.plaid._layout import encode_record
+        >>> record = encode_record(0, {"Global/Mach": "0000_mach.npy"}, ["Global/Mach"])
+        >>> decode_sample({"__key__": "sample_000000000", "json": record})
+        {'Global/Mach': None}
+    """
+    try:
+        if RECORD_FIELD not in sample:
+            named = ((path_of_field(field), field) for field in sample)
+            return {path: _array(sample[field], field) for path, field in named if path is not None}
+        record = _record(sample[RECORD_FIELD])
+        return {path: _value(sample, record, field, path) for field, path in record.features}
+    except ShoalError as error:
+        raise error.at(shard=sample.get("__url__"), key=sample.get("__key__")) from error.__cause__
+
+
+def _record(value: Any) -> SampleRecord:
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return decode_record(value)
+    try:
+        return SampleRecord(value["number"], tuple(map(tuple, value["features"])), tuple(value["none"]))
+    except (KeyError, TypeError) as error:
+        raise DecodeError("this is not the record of a PLAID sample", found=error, field=RECORD_FIELD) from error
+
+
+def _value(sample: Mapping[str, Any], record: SampleRecord, field: str, path: str) -> Any:
+    if field in sample:
+        return _array(sample[field], field)
+    if path in record.none:
+        return None
+    raise TarError("a member is missing", expected=field, field=path, hint="restore the shard")
+
+
+def _array(value: Any, field: str) -> Any:
+    if isinstance(value, np.ndarray):
+        return value
+    try:
+        return decode_npy(value)
+    except DecodeError as error:
+        raise error.at(field=field) from error.__cause__
 
 
 class WebDatasetWrapper:

@@ -1,4 +1,4 @@
-"""Samples of generators into the shards of a dataset: one after the other, or by several processes.
+"""Write PLAID datasets: samples of generators into shards.
 
 A split is cut into at most 32 runs of neighbouring samples, however many processes write them. A run makes shards of
 its own in a folder of its own, and these take their places and numbers in the order of the runs. So the bytes do not
@@ -10,30 +10,186 @@ from __future__ import annotations
 import contextlib
 import itertools
 import multiprocessing
+import os
 import pickle
 import shutil
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
+from shoal.codec import EncodeOptions
 from shoal.errors import ObjectExistsError, OptionError, WriteError
+from shoal.shard import EncodedSample, SampleEncoder, ShardFile, ShardRecord, index_url, record_of, save_index
 
-from ._layout import DATA_FOLDER, describe_splits, staging_folder
-from ._progress import Bar, progress
-from ._record import check_split, field_names
-from ._run import Run, SampleCallback, WrittenRun, place_shards, write_run
+from ._arrays import Values
+from ._layout import (
+    DATA_FOLDER,
+    RECORD_FIELD,
+    check_split,
+    describe_splits,
+    encode_record,
+    field_names,
+    sample_key,
+    shard_path,
+    staging_folder,
+)
 
 if TYPE_CHECKING:
-    from plaid import Sample
+    from plaid import Infos, ProblemDefinition, Sample
 
-__all__ = ["generate_datasetdict_to_disk"]
-
-_MOST_RUNS = 32
+__all__ = [
+    "SampleCallback",
+    "SampleCallbackContext",
+    "generate_datasetdict_to_disk",
+    "place_shards",
+    "save_to_disk",
+    "variable_values",
+    "write_values",
+]
 
 SampleGenerator = Callable[..., Generator["Sample", None, None]]
+Value = npt.NDArray[Any] | None
+Array = npt.NDArray[Any]
+
+
+# -------------------------------------------- one run of neighbouring samples, written to shards in a folder of its own
+
+
+_SHARD_BYTES = 512 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class SampleCallbackContext:
+    """What a ``sample_callback`` is told of the sample that was written, as PLAID tells it."""
+
+    sample: Sample
+    split_name: str
+    index: int
+    """The sample's number in its split."""
+    path: Path
+    """The split's folder: the shard gets its name when the split is whole."""
+
+
+SampleCallback = Callable[[SampleCallbackContext], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A stretch of one split."""
+
+    split: str
+    first: int
+    """The number of its first sample."""
+    length: int
+    folder: str
+    """Where its shards are written."""
+    target: str
+    """Where they will be."""
+    fields: dict[str, str]
+    """The member field of each feature path."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenRun:
+    """The shards of a run; their paths are names in its folder, beside each its index, ``<name>.arrow``."""
+
+    folder: str
+    shards: tuple[ShardRecord, ...]
+
+
+def write_run(run: Run, samples: Iterable[Sample], callback: SampleCallback | None = None) -> WrittenRun:
+    """Write samples numbered from ``run.first`` on."""
+    return write_values(run.folder, run.fields, _numbered(run, samples, callback))
+
+
+def _numbered(run: Run, samples: Iterable[Sample], callback: SampleCallback | None) -> Iterator[tuple[int, Values]]:
+    for number, sample in enumerate(map(whole_of, samples), run.first):
+        yield number, variable_values(sample, run.fields)
+        if callback is not None:  # asked for the next one, so this one is written
+            callback(SampleCallbackContext(sample, run.split, number, Path(run.target)))
+
+
+def write_values(folder: str, fields: Mapping[str, str], samples: Iterable[tuple[int, Values]]) -> WrittenRun:
+    """Write samples, given by number and features. A shard is full when the next one would make it too large."""
+    os.makedirs(folder, exist_ok=True)
+    encoder = SampleEncoder(EncodeOptions())
+    shards = _Shards(folder)
+    try:
+        for number, values in samples:
+            shards.write(encoder.encode(sample_key(number), _members(number, values, fields)))
+        shards.finish()
+    except BaseException:
+        shards.abort()
+        raise
+    return WrittenRun(folder, tuple(shards.records))
+
+
+def _members(number: int, values: Values, fields: Mapping[str, str]) -> dict[str, Any]:
+    record = encode_record(number, fields, [path for path, value in values.items() if value is None])
+    return {RECORD_FIELD: record} | {fields[path]: value for path, value in values.items() if value is not None}
+
+
+class _Shards:
+    """Numbered shards in one folder, one open at a time."""
+
+    def __init__(self, folder: str) -> None:
+        self.records: list[ShardRecord] = []
+        self._folder = folder
+        self._file: ShardFile | None = None
+
+    def write(self, sample: EncodedSample) -> None:
+        if self._file is not None and self._file.size + sample[3] > _SHARD_BYTES:
+            self.finish()
+        if self._file is None:
+            self._file = ShardFile(os.path.join(self._folder, self._name))
+        self._file.write(sample)
+
+    @property
+    def _name(self) -> str:
+        return f"{len(self.records):06d}.tar"
+
+    def finish(self) -> None:
+        if self._file is None:
+            return
+        index = self._file.commit().index
+        save_index(index, os.path.join(self._folder, f"{self._name}.arrow"))
+        self.records.append(record_of(self._name, index))
+        self._file = None
+
+    def abort(self) -> None:
+        if self._file is not None:
+            self._file.abort()
+
+
+def place_shards(root: Path, split: str, runs: Iterable[WrittenRun], placed: list[Path]) -> list[ShardRecord]:
+    """Give the shards of runs, which come in order, their names in the dataset; ``placed`` notes each file.
+
+    What they are called tells in which order their samples come.
+    """
+    (root / DATA_FOLDER / split).mkdir(parents=True, exist_ok=True)
+    records: list[ShardRecord] = []
+    for run in runs:
+        for record in run.shards:
+            path = shard_path(split, len(records))
+            index = Path(index_url(str(root), path))
+            index.parent.mkdir(parents=True, exist_ok=True)
+            for source, target in ((record.path, root / path), (f"{record.path}.arrow", index)):
+                os.replace(Path(run.folder) / source, target)
+                placed.append(target)
+            records.append(replace(record, path=path))
+    return records
+
+
+# ------------------------------------------------------------------- samples of generators into the shards of a dataset
+
+
+_MOST_RUNS = 32
 
 
 def generate_datasetdict_to_disk(
@@ -209,3 +365,193 @@ def _write_ids(split: _Split, run: Run) -> WrittenRun:
             hint="use num_proc=1 where an id is not a sample",
         )
     return written
+
+
+# ------------------------------------------------------------------------- a PLAID sample as the values that are stored
+
+
+_TEXT = np.dtype("S1")
+
+
+def variable_values(sample: Sample, paths: Iterable[str]) -> dict[str, Value]:
+    """The values of these features in a sample, None for those it lacks: what PLAID's ``build_sample_dict`` gives.
+
+    A sample with one time needs no comparing of times, so its arrays are neither hashed nor copied.
+    """
+    flat = _one_time(sample) if len(sample.data) == 1 else _many_times(sample)
+    return {path: flat.get(path) for path in paths}
+
+
+def _many_times(sample: Sample) -> dict[str, Value]:
+    from plaid.storage.common.preprocessor import build_sample_dict
+
+    flat: dict[str, Value] = build_sample_dict(sample)[0]
+    return flat
+
+
+def _one_time(sample: Sample) -> dict[str, Value]:
+    from plaid.utils.cgns_helper import flatten_cgns_tree
+
+    ((time, tree),) = sample.data.items()
+    flat: dict[str, Any] = flatten_cgns_tree(tree)[0]
+    found: dict[str, Value] = {}
+    for path, value in flat.items():
+        if "/Time" in path or "CGNSLibraryVersion" in path:
+            continue
+        found[path] = None if value is None else _joined_text(np.atleast_1d(value))
+        found[f"{path}_times"] = None if value is None else np.array([time, 0.0, -1.0])
+    return found
+
+
+def _joined_text(value: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """CGNS keeps a text as an array of letters; PLAID stores it as one text."""
+    if value.dtype != _TEXT or value.ndim != 1:
+        return value
+    return np.array([b"".join(value.tolist()).decode("ascii")])
+
+
+# --------------------------------------------------------------------- a bar on stderr, as PLAID's own backends show it
+
+
+class Bar(Protocol):
+    """What counts along."""
+
+    def update(self, count: int) -> object: ...
+
+
+class _Silent:
+    def update(self, count: int) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def progress(split: str, total: int | None, verbose: bool) -> Iterator[Bar]:
+    """A bar for one split, or none."""
+    if not verbose:
+        yield _Silent()
+        return
+    from tqdm import tqdm  # type: ignore[import-untyped]
+
+    bar: Any
+    with tqdm(total=total, desc=f"Writing {split} split") as bar:
+        yield bar
+
+
+# ------------------------------------------------------------------ PLAID's save_to_disk, spared most of its first pass
+
+
+# To learn which features are the same in all samples, PLAID makes all of them before it writes any, and hashes every
+# array twice: that takes several times as long as writing them. But once an array differs from the first of its name,
+# the others tell nothing new. From then on PLAID is shown an empty array in its place, which is of the same type and
+# differs as well; what is written is the sample itself.
+
+_LARGE = 64 << 10
+"""Smaller arrays are hashed in no time."""
+_LETTERS = np.dtype("S1")  # PLAID joins them to a text first
+
+
+def save_to_disk(
+    output_folder: str | Path,
+    sample_constructor: Callable[[Any], Sample],
+    ids: Mapping[str, Sequence[Any]],
+    infos: Infos | None = None,
+    backend: str = "webdataset",
+    pb_defs: dict[str, ProblemDefinition] | None = None,
+    num_proc: int = 1,
+    verbose: bool = False,
+    overwrite: bool = False,
+    **options: Any,
+) -> None:
+    """Save a dataset as ``plaid.storage.save_to_disk`` does: the same files, in a fraction of the time.
+
+    What it takes and raises is PLAID's; what else a newer PLAID takes is passed on. For other backends than
+    ``webdataset`` it is PLAID's function.
+
+    Example:
+        >>> import numpy as np
+        >>> from plaid import Sample
+        >>> from plaid.storage import init_from_disk
+        >>> def make_sample(number):
+        ...     sample = Sample()
+        ...     sample.add_global("Mach", np.array([number / 4]))
+        ...     return sample
+        >>> save_to_disk("flow", make_sample, {"train": range(3)})
+        >>> datasets, converters = init_from_disk("flow")
+        >>> converters["train"].to_plaid(datasets["train"], 2).get_global("Mach").item()
+        0.5
+    """
+    from plaid.storage import save_to_disk as save
+
+    if backend == "webdataset":
+        ids = {split: _paired(split, own) for split, own in ids.items()}
+        sample_constructor = _Outlining(sample_constructor)
+    save(output_folder, sample_constructor, ids, infos, backend, pb_defs, num_proc, verbose, overwrite, **options)
+
+
+def _paired(split: str, ids: Sequence[Any]) -> Sequence[Any]:
+    """Ids that tell their split; what PLAID would refuse is left to it."""
+    return [(split, each) for each in ids] if hasattr(ids, "__getitem__") and hasattr(ids, "__len__") else ids
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """A sample as PLAID's first pass sees it."""
+
+    data: dict[float, Any]
+    """A tree for each time, as in a sample."""
+    whole: Sample
+
+
+def whole_of(sample: Sample | Outline) -> Sample:
+    """The sample itself."""
+    return sample.whole if isinstance(sample, Outline) else sample
+
+
+class _Outlining:
+    """Makes outlines, from pairs of a split and an id. Sent to another process, it begins anew there."""
+
+    def __init__(self, constructor: Callable[[Any], Sample]) -> None:
+        self._constructor = constructor
+        self._first: dict[Hashable, Array] = {}
+        self._varying: set[Hashable] = set()
+
+    def __call__(self, place: tuple[str, Any]) -> Any:
+        split, number = place
+        sample = self._constructor(number)
+        if len(sample.data) != 1:  # of several times, the sizes of arrays matter too
+            return sample
+        return Outline({time: self._outlined(tree, (split,)) for time, tree in sample.data.items()}, sample)
+
+    def _outlined(self, node: Any, path: tuple[str, ...]) -> list[Any]:
+        name, value, children, label = node
+        path = (*path, name)
+        kept = _stand_in(value) if self._varies(path, value) else value
+        return [name, kept, [self._outlined(child, path) for child in children], label]
+
+    def _varies(self, path: tuple[str, ...], value: Any) -> bool:
+        """Whether another value was shown to PLAID already for this path."""
+        if not isinstance(value, np.ndarray) or value.nbytes < _LARGE or not value.ndim or value.dtype == _LETTERS:
+            return False
+        if path not in self._varying and not _same_bytes(self._first.setdefault(path, value), value):
+            self._varying.add(path)
+            del self._first[path]
+        return path in self._varying
+
+    def __reduce__(self) -> tuple[type[_Outlining], tuple[Callable[[Any], Sample]]]:
+        return _Outlining, (self._constructor,)
+
+
+def _stand_in(value: Array) -> Array:
+    """An array that PLAID takes to be of the same type."""
+    return np.empty((0,) * value.ndim, value.dtype)
+
+
+def _same_bytes(first: Array, second: Array) -> bool:
+    """What PLAID compares: not the shapes, nor the types."""
+    if first is second:
+        return True
+    return first.nbytes == second.nbytes and np.array_equal(_bytes(first), _bytes(second))
+
+
+def _bytes(array: Array) -> npt.NDArray[np.uint8]:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
