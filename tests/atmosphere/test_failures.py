@@ -14,8 +14,8 @@ from tests.store.servers import Fault, ProxyHandler, ranged_server
 
 import shoal
 from shoal.atmosphere import AtmosphereClient, Patience, set_default_client
-from shoal.atmosphere._fetch import RemoteShard, fetch_shard
-from shoal.atmosphere._guard import Guard
+from shoal.atmosphere._download import RemoteShard, fetch_shard
+from shoal.atmosphere._http import Guard
 from shoal.atmosphere._identity import Identities
 from shoal.atmosphere._storage import Checksum
 from shoal.errors import (

@@ -131,8 +131,8 @@ def test_references_that_would_run_or_leave_are_refused(alice, bob, repository, 
 
 def test_a_repository_on_this_machine_is_private(alice, pds, connect, repository):
     made = published(alice, repository)
-    from shoal.atmosphere._code import fetch_code
-    from shoal.atmosphere._guard import Guard
+    from shoal.atmosphere._http import Guard
+    from shoal.atmosphere._lenses import fetch_code
 
     with pytest.raises(UntrustedError, match="https:// repositories only"):
         fetch_code(made.getter, Guard())

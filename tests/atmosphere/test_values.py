@@ -33,7 +33,8 @@ from shoal.atmosphere import (
     schema_to_record,
     validate_record,
 )
-from shoal.atmosphere._cid import cid_of_record
+from shoal.atmosphere._identifiers import cid_of_record, key_of, named_key, new_key
+from shoal.atmosphere._lexicons import validate_rkey
 from shoal.atmosphere._records import (
     PublishedDataset,
     PublishedLabel,
@@ -49,8 +50,6 @@ from shoal.atmosphere._records import (
     verification_to_record,
 )
 from shoal.atmosphere._storage import BlobShard, shard_names, storage_from_record, storage_to_record
-from shoal.atmosphere._tid import key_of, named_key, new_key
-from shoal.atmosphere._validate import validate_rkey
 from shoal.errors import AtmosphereError, RecordError
 from shoal.sample import class_from_schema, schema_of
 from shoal.schema import Default, Field, FloatType, IntType, ListType, RecordType, Schema

@@ -16,14 +16,13 @@ Example:
     '1.0.0'
 """
 
-from ._appview import AppView
-from ._at_uri import AtUri, DatasetRef, parse_ref
-from ._cid import Cid
-from ._client import AtmosphereClient
-from ._code import CodeOffer
-from ._followed import Event, Followed
-from ._home import session_file
-from ._lexicon import lexicon, lexicons
+from ._client import AtmosphereClient, AtmosphereResolver, default_client, resolver, set_default_client
+from ._firehose import Event, Followed
+from ._identifiers import AtUri, Cid, DatasetRef, parse_ref
+from ._lenses import CodeOffer
+from ._lexicons import lexicon, lexicons, validate_record
+from ._open import AppView
+from ._pds import Patience, session_file
 from ._records import (
     CodeReference,
     PublishedDataset,
@@ -31,13 +30,20 @@ from ._records import (
     PublishedLens,
     PublishedSchema,
     PublishedVerification,
+    schema_from_record,
+    schema_to_record,
 )
-from ._resolver import AtmosphereResolver, default_client, resolver, set_default_client
-from ._schema_record import schema_from_record, schema_to_record
-from ._service import Patience
-from ._source_shards import SourceShard, shards_of
-from ._storage import BlobShard, Checksum, StorageBlobs, StorageExternal, StorageHttp, StorageS3, UrlShard
-from ._validate import validate_record
+from ._storage import (
+    BlobShard,
+    Checksum,
+    SourceShard,
+    StorageBlobs,
+    StorageExternal,
+    StorageHttp,
+    StorageS3,
+    UrlShard,
+    shards_of,
+)
 
 __all__ = [
     "AppView",

@@ -1,29 +1,30 @@
-"""`AtmosphereClient`: what users call."""
+"""`AtmosphereClient`, search, and the resolver for `load_dataset`."""
 
 from __future__ import annotations
 
 import base64
 import json
 import os
+import re
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from shoal.dataset import Dataset, DatasetDict, load_dataset
-from shoal.errors import OptionError, RecordNotFoundError, SchemaError, SessionError
+from shoal.errors import AtmosphereError, OptionError, RecordNotFoundError, SchemaError, SessionError, ShoalWarning
 from shoal.local import LocalIndex
-from shoal.protocols import Resolved
+from shoal.protocols import DataFiles, Resolved
 from shoal.sample import Lens, is_record, schema_of
 from shoal.schema import Schema
 
-from . import _lenses, _publish, _read
-from ._appview import AppView
-from ._at_uri import AtUri, DatasetRef, parse_ref
-from ._code import CodeOffer, Trust
-from ._followed import Event, Followed
-from ._network import Network, Reach
-from ._publish import StorageKind, Words
-from ._pull import pull
+from . import _lenses, _open, _publish
+from ._firehose import Event, Followed, watch
+from ._identifiers import AtUri, DatasetRef, parse_ref
+from ._lenses import CodeOffer, Trust
+from ._open import AppView, get_dataset, list_datasets, pull
+from ._pds import Patience
+from ._publish import MOST_BLOBS, Progress, StorageKind, Words
 from ._records import (
     CodeReference,
     PublishedDataset,
@@ -32,13 +33,14 @@ from ._records import (
     PublishedSchema,
     PublishedVerification,
 )
-from ._search import search
-from ._service import Patience
-from ._source_shards import SourceShard, hashed, manifest_schema, shards_of
-from ._upload import MOST_BLOBS, Progress
-from ._watch import watch
+from ._repositories import Network, Reach
+from ._storage import SourceShard, hashed, manifest_schema, shards_of
 
-__all__ = ["AtmosphereClient"]
+__all__ = ["AtmosphereClient", "AtmosphereResolver", "default_client", "resolver", "set_default_client"]
+
+_REFERENCE = re.compile(r"at://|@(?!local/)(?:did:[a-z]+:[^/]+|[^/@\s]+\.[^/@\s]+)/")
+_lock = threading.Lock()
+_default: AtmosphereClient | None = None
 
 
 class AtmosphereClient:
@@ -162,11 +164,11 @@ class AtmosphereClient:
 
     def find_schema(self, ref: str | AtUri) -> PublishedSchema:
         """A schema as a value, by ``at://`` URI or ``@handle/Name@version``. Raises RecordNotFoundError."""
-        return _read.get_schema(self._network, ref)
+        return _open.get_schema(self._network, ref)
 
     def list_schemas(self, handle: str | None = None) -> Iterator[PublishedSchema]:
         """The schemas of an account, or one's own."""
-        return _read.list_schemas(self._network, handle)
+        return _open.list_schemas(self._network, handle)
 
     # ------------------------------------------------------------------------------------------------------- datasets
 
@@ -276,14 +278,14 @@ class AtmosphereClient:
         asked = parse_ref(ref)
         if isinstance(asked, DatasetRef) and self.appview is not None:
             try:
-                return _read.get_dataset(self._network, self.appview.resolve_label(*_parts(asked)))
+                return _open.get_dataset(self._network, self.appview.resolve_label(*_parts(asked)))
             except (RecordNotFoundError, OSError):
                 pass  # it does not know everything, and is never needed
-        return _read.get_dataset(self._network, asked)
+        return _open.get_dataset(self._network, asked)
 
     def list_datasets(self, handle: str | None = None) -> Iterator[PublishedDataset]:
         """The datasets of an account, or one's own; all of them, however many."""
-        return _read.list_datasets(self._network, handle)
+        return _open.list_datasets(self._network, handle)
 
     def search(self, text: str, *, handles: Iterable[str] = (), limit: int = 50) -> list[PublishedDataset]:
         """Datasets whose name, description, tags or license have all these words.
@@ -308,7 +310,7 @@ class AtmosphereClient:
 
     def resolve(self, ref: str, *, verify: bool = True) -> Resolved:
         """What `shoal.load_dataset` opens for a reference."""
-        return _read.resolve_dataset(self._network, self.get_dataset(ref), verify=verify)
+        return _open.resolve_dataset(self._network, self.get_dataset(ref), verify=verify)
 
     def pull(self, ref: str, folder: str | os.PathLike[str], *, progress: Progress | None = None) -> list[str]:
         """Copy a published dataset into a folder, every shard checked; returns the paths.
@@ -329,7 +331,7 @@ class AtmosphereClient:
 
     def list_labels(self, handle: str | None = None) -> Iterator[PublishedLabel]:
         """The labels of an account, or one's own."""
-        return _read.list_labels(self._network, handle)
+        return _open.list_labels(self._network, handle)
 
     def publish_lens(
         self, lens: Lens[Any, Any], *, getter: CodeReference, putter: CodeReference | None = None, description: str = ""
@@ -426,3 +428,106 @@ def _typed(data: Any) -> Schema | None:
 
 def _parts(ref: DatasetRef) -> tuple[str, str, str | None]:
     return ref.account, ref.name, ref.version
+
+
+def search(
+    network: Network,
+    text: str,
+    *,
+    appview: AppView | None,
+    followed: Followed | None,
+    accounts: Iterable[str] = (),
+    limit: int = 50,
+) -> list[PublishedDataset]:
+    """Datasets whose name, description, tags or license have all the words of a text."""
+    found: dict[str, PublishedDataset] = {}
+    places = (_from_appview(network, appview, text, limit), _from_followed(followed, text, limit))
+    for place in (*places, *(_from_account(network, who, text) for who in accounts)):
+        for dataset in place:
+            found.setdefault(str(dataset.uri), dataset)
+            if len(found) >= limit:
+                return list(found.values())
+    return list(found.values())
+
+
+def _from_appview(network: Network, appview: AppView | None, text: str, limit: int) -> Iterator[PublishedDataset]:
+    if appview is None:
+        return
+    try:
+        uris = appview.search_datasets(text, limit=limit)
+    except AtmosphereError as error:
+        warnings.warn(f"the AppView was not asked: {error}", ShoalWarning, stacklevel=4)
+        return
+    for uri in uris:
+        try:
+            yield get_dataset(network, uri)  # what it says is a hint; the record is where it is
+        except AtmosphereError:
+            continue
+
+
+def _from_followed(followed: Followed | None, text: str, limit: int) -> Iterator[PublishedDataset]:
+    return iter(() if followed is None else followed.search(text, limit=limit))
+
+
+def _from_account(network: Network, account: str, text: str) -> Iterator[PublishedDataset]:
+    words = text.lower().split()
+    for dataset in list_datasets(network, account):
+        told = " ".join((dataset.name, dataset.description, dataset.license, *dataset.tags)).lower()
+        if all(word in told for word in words):
+            yield dataset
+
+
+def default_client() -> AtmosphereClient:
+    """The client that ``load_dataset`` asks: the one that was set, else the one that the environment says.
+
+    Example:
+        >>> default_client() is default_client()
+        True
+    """
+    global _default  # noqa: PLW0603 - one for the process
+    with _lock:
+        if _default is None:
+            _default = AtmosphereClient.from_env()
+        return _default
+
+
+def set_default_client(client: AtmosphereClient | None) -> None:
+    """Let ``load_dataset`` ask this client; None for the one that the environment says.
+
+    Example:
+        >>> set_default_client(AtmosphereClient())
+        >>> set_default_client(None)
+    """
+    global _default  # noqa: PLW0603 - one for the process
+    with _lock:
+        _default = client
+
+
+class AtmosphereResolver:
+    """Lets ``load_dataset`` understand ``at://...``, ``@handle/name`` and ``@handle/name@version``.
+
+    Example:
+        >>> AtmosphereResolver().matches("@alice.test/pets"), AtmosphereResolver().matches("@local/pets")
+        (True, False)
+    """
+
+    def matches(self, reference: str, /) -> bool:
+        """Whether a reference names something on the network."""
+        return _REFERENCE.match(reference) is not None
+
+    def resolve(
+        self,
+        reference: str,
+        /,
+        *,
+        split: str | None = None,
+        data_files: DataFiles | Mapping[str, DataFiles] | None = None,
+    ) -> Resolved:
+        """The shards that the record names, and the class that its schema makes."""
+        if data_files is not None:
+            raise OptionError("a published dataset names its own files", expected="no data_files", found=data_files)
+        return default_client().resolve(reference)
+
+
+resolver = AtmosphereResolver()
+"""What the entry point names."""

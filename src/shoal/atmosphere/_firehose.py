@@ -1,27 +1,229 @@
-"""Following: the event stream of a server or a relay, from where it was left, into what was followed."""
+"""The event stream of the network, its cursor, and the local copy of followed records."""
 
 from __future__ import annotations
 
 import base64
+import contextlib
+import json
+import os
 import random
+import re
+import sqlite3
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
 from urllib.parse import urlencode
 
 from shoal._optional import need
-from shoal.errors import AtmosphereError, RecordNotFoundError, ShoalError
-from shoal.local import LocalIndex
+from shoal.errors import AtmosphereError, CatalogError, OptionError, RecordError, RecordNotFoundError, ShoalError
+from shoal.local import Entry, LocalIndex, Storage, StoredShard
 
-from ._at_uri import AtUri
-from ._cid import Cid
-from ._fill import fill
-from ._followed import Event, Followed
-from ._lexicon import ENTRY, LABEL, LEGACY_ENTRIES, LEGACY_SCHEMAS, LENS, LENS_VERIFICATION, SCHEMA
-from ._network import Network
+from ._identifiers import AtUri, Cid
+from ._lexicons import ENTRY, LABEL, LEGACY_ENTRIES, LEGACY_SCHEMAS, LENS, LENS_VERIFICATION, SCHEMA
+from ._open import told_records
+from ._pds import home_file
+from ._records import PublishedDataset, dataset_from_record
+from ._repositories import Network
+from ._storage import Checksum, StorageBlobs
 
-__all__ = ["COLLECTIONS", "backfill", "watch"]
+__all__ = ["Event", "Followed", "watch"]
+
+
+# ---------------------------------------------------------------------------------------------------- what was followed
+
+
+# Every event is applied in one transaction with the cursor that says it was, so a process that is killed anywhere goes
+# on where it was: no event is missed, and none is counted twice.
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS cursors (service TEXT PRIMARY KEY, seq INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS events (
+    service TEXT, seq INTEGER, place INTEGER, action TEXT NOT NULL, uri TEXT NOT NULL, cid TEXT,
+    PRIMARY KEY (service, seq, place)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS records (
+    uri TEXT PRIMARY KEY, did TEXT NOT NULL, collection TEXT NOT NULL, cid TEXT, rev TEXT NOT NULL, value TEXT,
+    words TEXT NOT NULL
+);
+CREATE INDEX IF NOT EXISTS records_of ON records (did, collection);
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to a record: it was created, updated or deleted."""
+
+    action: str
+    uri: AtUri
+    cid: Cid | None = None
+    value: dict[str, Any] | None = None
+
+
+class Followed:
+    """Records that were followed, and how far. Opened when it is first used.
+
+    Example:
+        >>> followed = Followed(":memory:")
+        >>> uri = AtUri.parse("at://did:plc:abc/science.alt.dataset.entry/3jzfcijpj2z2a")
+        >>> followed.apply("wss://relay", 7, "3k", [Event("delete", uri)])
+        1
+        >>> followed.apply("wss://relay", 7, "3k", [Event("delete", uri)]), followed.cursor("wss://relay")
+        (0, 7)
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
+        self.path = os.fspath(path) if path is not None else home_file("followed.db")
+        self._lock = threading.RLock()
+        self._made: sqlite3.Connection | None = None
+
+    @property
+    def _database(self) -> sqlite3.Connection:
+        if self._made is None:
+            if self.path != ":memory:":
+                os.makedirs(os.path.dirname(os.path.abspath(self.path)), exist_ok=True)
+            try:
+                self._made = sqlite3.connect(self.path, timeout=30, check_same_thread=False)
+                self._made.execute("PRAGMA journal_mode=WAL")
+                self._made.executescript(_SCHEMA)
+            except sqlite3.Error as error:
+                raise AtmosphereError("what was followed cannot be opened", found=f"{self.path}: {error}") from error
+        return self._made
+
+    @contextlib.contextmanager
+    def _change(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            database = self._database
+            try:
+                with database:
+                    yield database
+            except sqlite3.Error as error:
+                raise AtmosphereError("what was followed cannot be kept", found=f"{self.path}: {error}") from error
+
+    # -------------------------------------------------------------------------------------------------------- writing
+
+    def apply(self, service: str, seq: int, rev: str, events: Sequence[Event]) -> int:
+        """Take what came with one number of a stream; returns how many events were new."""
+        new = 0
+        with self._change() as change:
+            for place, event in enumerate(events):
+                row = (service, seq, place, event.action, str(event.uri), _text(event.cid))
+                if change.execute("INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?, ?, ?)", row).rowcount:
+                    new += 1
+                    _put(change, event, rev)
+            change.execute(
+                "INSERT INTO cursors VALUES (?, ?) ON CONFLICT (service) DO UPDATE SET seq = max(seq, excluded.seq)",
+                (service, seq),
+            )
+        return new
+
+    def replace(self, did: str, collection: str, events: Iterable[Event]) -> int:
+        """Take all records of a collection as they are now; what is not among them is gone."""
+        found = list(events)
+        with self._change() as change:
+            change.execute("DELETE FROM records WHERE did = ? AND collection = ?", (did, collection))
+            for event in found:
+                _put(change, event, "")
+        return len(found)
+
+    def forget(self, did: str) -> None:
+        """Drop everything of an account that is gone."""
+        with self._change() as change:
+            change.execute("DELETE FROM records WHERE did = ?", (did,))
+
+    # -------------------------------------------------------------------------------------------------------- reading
+
+    def cursor(self, service: str) -> int | None:
+        """The last number of a stream that was taken; None for one that never was."""
+        with self._change() as read:
+            found = read.execute("SELECT seq FROM cursors WHERE service = ?", (service,)).fetchone()
+        return None if found is None else int(found[0])
+
+    def events(self, service: str) -> list[tuple[int, str, str]]:
+        """Number, action and URI of every event that was taken from a stream."""
+        asked = "SELECT seq, action, uri FROM events WHERE service = ? ORDER BY seq, place"
+        with self._change() as read:
+            return [(int(seq), str(action), str(uri)) for seq, action, uri in read.execute(asked, (service,))]
+
+    def accounts(self) -> list[str]:
+        """The DIDs of all accounts of whom something is known."""
+        with self._change() as read:
+            return [str(did) for (did,) in read.execute("SELECT DISTINCT did FROM records ORDER BY did")]
+
+    def search(self, text: str = "", *, limit: int = 50) -> list[PublishedDataset]:
+        """Datasets whose name, description, tags or license have all the words of a text; the newest first."""
+        clauses = ["value IS NOT NULL", f"collection IN ({', '.join('?' * len(_DATASETS))})"]
+        asked: list[str] = [*_DATASETS]
+        for word in text.lower().split():
+            clauses.append("words LIKE ? ESCAPE '!'")
+            asked.append(f"%{_escaped(word)}%")
+        query = f"SELECT uri, cid, value FROM records WHERE {' AND '.join(clauses)} ORDER BY rowid DESC LIMIT ?"  # noqa: S608 - the clauses are ours
+        with self._change() as read:
+            rows = read.execute(query, (*asked, limit)).fetchall()
+        return [found for uri, cid, value in rows if (found := _dataset(uri, cid, value)) is not None]
+
+    def __len__(self) -> int:
+        with self._change() as read:
+            return int(read.execute("SELECT count(*) FROM records WHERE value IS NOT NULL").fetchone()[0])
+
+    def close(self) -> None:
+        """Let go of the file; the next use opens it again."""
+        with self._lock:
+            if self._made is not None:
+                self._made.close()
+            self._made = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+_DATASETS = (ENTRY, *LEGACY_ENTRIES)
+
+
+def _text(cid: Cid | None) -> str | None:
+    return None if cid is None else str(cid)
+
+
+def _escaped(word: str) -> str:
+    return word.replace("!", "!!").replace("%", "!%").replace("_", "!_")
+
+
+def _put(change: sqlite3.Connection, event: Event, rev: str) -> None:
+    """Keep what is newest: two streams may tell of one repository, and one of them late."""
+    value = None if event.value is None else json.dumps(event.value)
+    facts = (str(event.uri), event.uri.authority, event.uri.collection, _text(event.cid), rev, value, _words(event))
+    change.execute(
+        "INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (uri) DO UPDATE SET cid = excluded.cid, "
+        "rev = excluded.rev, value = excluded.value, words = excluded.words WHERE excluded.rev >= records.rev",
+        facts,
+    )
+
+
+def _words(event: Event) -> str:
+    value = event.value or {}
+    tags = value.get("tags")
+    told = [
+        value.get("name"),
+        value.get("description"),
+        value.get("license"),
+        *(tags if isinstance(tags, list) else ()),
+    ]
+    return " ".join(part for part in told if isinstance(part, str)).lower()
+
+
+def _dataset(uri: str, cid: str | None, value: str) -> PublishedDataset | None:
+    try:
+        return dataset_from_record(AtUri.parse(uri), None if cid is None else Cid.parse(cid), json.loads(value))
+    except RecordError:
+        return None
+
+
+# ------------------------------------------------------------------------------------------------------------ following
+
 
 COLLECTIONS = (ENTRY, SCHEMA, LABEL, LENS, LENS_VERIFICATION, *LEGACY_ENTRIES, *LEGACY_SCHEMAS)
 """The kinds of records that are followed."""
@@ -286,3 +488,69 @@ def _as_json(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _as_json(inner) for name, inner in value.items()}
     return [_as_json(inner) for inner in value] if isinstance(value, list) else value
+
+
+# -------------------------------------------------------------------------------- what was followed, in the local index
+
+
+def fill(network: Network, index: LocalIndex, event: Event) -> None:
+    """Take one event into an index; once more changes nothing. What cannot be kept there is passed over."""
+    if event.uri.collection not in (ENTRY, *LEGACY_ENTRIES):
+        return
+    before = _known(index, event.uri)
+    if event.value is None:
+        if before is not None:
+            index.delete(before.name)
+        return
+    with contextlib.suppress(AtmosphereError, OptionError):
+        dataset = dataset_from_record(event.uri, event.cid, event.value)
+        _record(index, dataset, _name(network, dataset))
+
+
+def _known(index: LocalIndex, uri: AtUri) -> Entry | None:
+    """The entry of this URI, whatever it is called."""
+    with contextlib.suppress(CatalogError, OptionError):
+        for entry in index.search(str(uri.rkey), limit=1000):
+            if (entry.metadata or {}).get("uri") == str(uri):
+                return entry
+    return None
+
+
+def _name(network: Network, dataset: PublishedDataset) -> str:
+    """``handle/name``, in letters that a name may have."""
+    try:
+        who = network.identities.find(dataset.uri.authority).handle or dataset.uri.authority
+    except ShoalError:
+        who = dataset.uri.authority
+    parts = [re.sub(r"[^\w.-]+", "-", part).strip("-._") for part in (who, *dataset.name.split("/"))]
+    return "/".join(part for part in parts if part)[:200].rstrip("/")
+
+
+def _record(index: LocalIndex, dataset: PublishedDataset, name: str) -> None:
+    told = told_records(dataset)
+    sums = _checksums(dataset)
+    shards = [
+        StoredShard(url, str(one.get("split") or "train"), one.get("samples"), int(one.get("bytes") or 0), digest)
+        for url, digest, one in zip(dataset.data_urls, sums, told or [{}] * len(sums), strict=True)
+    ]
+    index.record_dataset(
+        name=name,
+        cid=str(dataset.cid or dataset.uri),
+        storage=Storage(str(dataset.uri)),
+        shards=shards,
+        schema_ref=dataset.schema_ref,
+        description=dataset.description,
+        tags=dataset.tags,
+        metadata={"uri": str(dataset.uri), "key": str(dataset.uri.rkey), "license": dataset.license},
+    )
+
+
+def _checksums(dataset: PublishedDataset) -> list[str | None]:
+    storage = dataset.storage
+    if isinstance(storage, StorageBlobs):
+        return [blob.cid.sha256 for blob in storage.blobs]
+    return [_sha256(shard.checksum) for shard in storage.shards]
+
+
+def _sha256(checksum: Checksum | None) -> str | None:
+    return checksum.digest if checksum is not None and checksum.algorithm == "sha256" else None

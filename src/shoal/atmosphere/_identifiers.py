@@ -1,13 +1,32 @@
-"""Names on the network, as parsed values: accounts, collections, records."""
+"""AT URIs, CIDs and record keys as parsed values."""
 
 from __future__ import annotations
 
+import base64
+import binascii
+import hashlib
 import re
+import time
 from dataclasses import dataclass
+from typing import Any
 
 from shoal.errors import AtmosphereError
 
-__all__ = ["AtUri", "DatasetRef", "is_did", "is_handle", "is_nsid", "is_record_key", "is_tid", "parse_ref"]
+__all__ = [
+    "AtUri",
+    "Cid",
+    "DatasetRef",
+    "cid_of_record",
+    "is_did",
+    "is_handle",
+    "is_nsid",
+    "is_record_key",
+    "is_tid",
+    "key_of",
+    "named_key",
+    "new_key",
+    "parse_ref",
+]
 
 # The grammars of the AT Protocol's own specification.
 _DID = re.compile(r"did:[a-z]+:[a-zA-Z0-9._:%-]*[a-zA-Z0-9._-]")
@@ -17,6 +36,10 @@ _NSID = re.compile(rf"[a-zA-Z](?:[a-zA-Z0-9-]{{0,61}}[a-zA-Z0-9])?(?:\.{_LABEL})
 _RECORD_KEY = re.compile(r"[a-zA-Z0-9_~.:-]{1,512}")
 _TID = re.compile(r"[234567abcdefghij][234567abcdefghijklmnopqrstuvwxyz]{12}")
 _REF = re.compile(r"@(?P<who>[^/@\s]+)/(?P<name>[^/@\s][^@]*?)(?:@(?P<version>[^@/\s]+))?")
+RAW, DAG_CBOR = 0x55, 0x71
+_VERSION, _SHA256, _SHA256_SIZE = 1, 0x12, 32
+_HEAD = 4
+_LETTERS = "234567abcdefghijklmnopqrstuvwxyz"
 
 
 def is_did(text: str) -> bool:
@@ -146,3 +169,122 @@ def parse_ref(text: str) -> AtUri | DatasetRef:
 
 def _unparsed(text: str, expected: str) -> AtmosphereError:
     return AtmosphereError("this names nothing on the AT Protocol network", expected=expected, found=repr(text[:200]))
+
+
+@dataclass(frozen=True, slots=True)
+class Cid:
+    """The name of some bytes: what they hold (a record or raw bytes) and their SHA-256.
+
+    Only the kind that the AT Protocol uses: version 1, SHA-256, base32.
+
+    Example:
+        >>> cid = Cid.of_bytes(b"hello")
+        >>> str(cid)
+        'bafkreibm6jg3ux5qumhcn2b3flc3tyu6dmlb4xa7u5bf44yegnrjhc4yeq'
+        >>> Cid.parse(str(cid)) == cid, cid.sha256[:8]
+        (True, '2cf24dba')
+    """
+
+    codec: int
+    digest: bytes
+
+    @classmethod
+    def parse(cls, text: str) -> Cid:
+        """The CID that a text says. Raises AtmosphereError."""
+        try:
+            data = base64.b32decode(text[1:].upper() + "=" * (-len(text[1:]) % 8))
+        except (binascii.Error, ValueError):
+            data = b""
+        good = text[:1] == "b" and text == text.lower() and len(data) == _HEAD + _SHA256_SIZE
+        if not good or data[0] != _VERSION or data[1] not in (RAW, DAG_CBOR) or data[2:4] != b"\x12\x20":
+            raise AtmosphereError(
+                "this is no CID of the AT Protocol", expected="bafkrei... or bafyrei...", found=repr(text[:80])
+            )
+        return cls(data[1], data[_HEAD:])
+
+    @classmethod
+    def of_bytes(cls, data: bytes) -> Cid:
+        """The name of a blob."""
+        return cls(RAW, hashlib.sha256(data).digest())
+
+    @classmethod
+    def of_sha256(cls, digest: str) -> Cid:
+        """The name of the blob with this SHA-256, in hex."""
+        return cls(RAW, bytes.fromhex(digest))
+
+    @property
+    def sha256(self) -> str:
+        """The hash, in hex: of the blob, or of the record's encoding."""
+        return self.digest.hex()
+
+    def __str__(self) -> str:
+        data = bytes((_VERSION, self.codec, _SHA256, _SHA256_SIZE)) + self.digest
+        return "b" + base64.b32encode(data).decode().rstrip("=").lower()
+
+
+def cid_of_record(record: dict[str, Any]) -> Cid:
+    """The name of a record, given in its JSON form: what a repository must call it.
+
+    Example:
+        >>> str(cid_of_record({"$type": "a.b.c", "n": 1}))
+        'bafyrei...'
+    """
+    from shoal._optional import need
+
+    encoded: bytes = need("libipld").encode_dag_cbor(_as_ipld(record))
+    return Cid(DAG_CBOR, hashlib.sha256(encoded).digest())
+
+
+def _as_ipld(value: Any) -> Any:
+    """JSON with ``$link`` and ``$bytes`` as the encoder takes it."""
+    if isinstance(value, dict):
+        if value.keys() == {"$link"}:
+            return _link(value["$link"])
+        if value.keys() == {"$bytes"}:
+            text = value["$bytes"]
+            return base64.b64decode(text + "=" * (-len(text) % 4))
+        return {name: _as_ipld(inner) for name, inner in value.items()}
+    return [_as_ipld(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _link(text: str) -> bytes:
+    cid = Cid.parse(text)
+    return bytes((_VERSION, cid.codec, _SHA256, _SHA256_SIZE)) + cid.digest
+
+
+def _encoded(number: int) -> str:
+    return "".join(_LETTERS[(number >> shift) & 31] for shift in range(60, -1, -5))
+
+
+def new_key() -> str:
+    """A key for now.
+
+    Example:
+        >>> len(new_key())
+        13
+    """
+    return _encoded((time.time_ns() // 1000) << 10)
+
+
+def key_of(*parts: str) -> str:
+    """The key of what these texts say: of the form of a TID, the same for the same texts.
+
+    Whoever publishes the same thing twice, from two machines or after a failure, thereby writes one record.
+
+    Example:
+        >>> key_of("pets", "1.0.0") == key_of("pets", "1.0.0"), key_of("pets", "1.0.0") == key_of("pets1", ".0.0")
+        (True, False)
+    """
+    text = "".join(f"{len(part.encode())}:{part}" for part in parts)
+    return _encoded(int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1)
+
+
+def named_key(name: str, version: str) -> str:
+    """A key that people can read, for a name and a version.
+
+    Example:
+        >>> named_key("ImageSample", "1.0.0")
+        'ImageSample:1.0.0'
+    """
+    text = f"{name}:{version}"
+    return text if re.fullmatch(r"[a-zA-Z0-9_.:~-]{1,500}", text) else key_of(name, version)

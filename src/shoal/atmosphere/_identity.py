@@ -16,8 +16,8 @@ from urllib.parse import unquote
 from shoal._optional import need
 from shoal.errors import AtmosphereError, RecordNotFoundError, UntrustedError
 
-from ._at_uri import is_did, is_handle
-from ._guard import Guard
+from ._http import Guard
+from ._identifiers import is_did, is_handle
 
 __all__ = ["Identities", "Identity"]
 

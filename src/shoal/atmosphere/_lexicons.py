@@ -1,29 +1,80 @@
-"""Whether a record is what its lexicon says. Run before every write; the data model's own limits are checked too."""
+"""Lexicons, and the validation of records against them."""
 
 from __future__ import annotations
 
 import base64
 import binascii
+import functools
+import json
 import re
 from collections.abc import Callable
 from datetime import datetime
+from importlib.resources import files
 from typing import Any
 
 from shoal.errors import AtmosphereError, RecordError
 
-from ._at_uri import AtUri, is_did, is_handle, is_nsid, is_record_key, is_tid
-from ._cid import Cid
-from ._lexicon import lexicon
+from ._identifiers import AtUri, Cid, is_did, is_handle, is_nsid, is_record_key, is_tid
 
-__all__ = ["validate_record", "validate_rkey"]
+__all__ = [
+    "ENTRY",
+    "LABEL",
+    "LEGACY_ENTRIES",
+    "LEGACY_SCHEMAS",
+    "LENS",
+    "LENS_VERIFICATION",
+    "NAMESPACE",
+    "SCHEMA",
+    "lexicon",
+    "lexicons",
+    "validate_record",
+    "validate_rkey",
+]
 
+Def = dict[str, Any]
+NAMESPACE = "science.alt.dataset"
+"""The authority under which all of them are."""
+SCHEMA = f"{NAMESPACE}.schema"
+ENTRY = f"{NAMESPACE}.entry"
+LABEL = f"{NAMESPACE}.label"
+LENS = f"{NAMESPACE}.lens"
+LENS_VERIFICATION = f"{NAMESPACE}.lensVerification"
+LEGACY_SCHEMAS = ("ac.foundation.dataset.schema", "ac.foundation.dataset.sampleSchema")
+"""Where schemas were before; read, never written."""
+LEGACY_ENTRIES = ("ac.foundation.dataset.entry", "ac.foundation.dataset.record")
+"""Where datasets were before; read, never written."""
 _SAFE = 2**53 - 1
 """JSON numbers beyond this are not the same everywhere."""
 _DEEPEST = 64
 _DATETIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,20})?(Z|[+-]\d\d:\d\d)")
 _URI = re.compile(r"[a-z][a-z.-]{0,80}:(?://)?[^\s/]\S*")
 
-Def = dict[str, Any]
+
+@functools.cache
+def lexicons() -> dict[str, dict[str, Any]]:
+    """Every lexicon of this package, by its name.
+
+    Example:
+        >>> sorted(name.removeprefix("science.alt.dataset.") for name in lexicons())[:4]
+        ['arrayFormat', 'entry', 'label', 'lens']
+    """
+    folder = files("shoal.atmosphere").joinpath("lexicons")
+    documents = (json.loads(path.read_text("utf-8")) for path in folder.iterdir() if path.name.endswith(".json"))
+    return {document["id"]: document for document in documents}
+
+
+def lexicon(nsid: str) -> dict[str, Any]:
+    """One lexicon. Raises RecordError for one that is not here.
+
+    Example:
+        >>> lexicon("science.alt.dataset.label")["defs"]["main"]["key"]
+        'tid'
+    """
+    try:
+        return lexicons()[nsid]
+    except KeyError:
+        expected = ", ".join(sorted(lexicons()))
+        raise RecordError("there is no such lexicon", expected=expected, found=repr(nsid)) from None
 
 
 def validate_record(record: Any, nsid: str | None = None) -> None:

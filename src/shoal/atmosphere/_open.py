@@ -1,23 +1,27 @@
-"""Published datasets, found by their names and opened."""
+"""Find, open and pull published datasets, also by way of an AppView."""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import shutil
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from typing import Any
 
-from shoal.errors import RecordError, RecordNotFoundError, ShoalWarning
+from shoal.errors import AtmosphereError, ChecksumError, RecordError, RecordNotFoundError, ShoalWarning
 from shoal.protocols import Resolved
 from shoal.sample import class_from_schema
+from shoal.schema import schema_to_json
+from shoal.shard import Manifest, ShardRecord, open_shard, save_manifest, split_of
 from shoal.store import configured
 
-from ._at_uri import AtUri, DatasetRef, parse_ref
-from ._fetch import RemoteShard
-from ._lexicon import ENTRY, LABEL, LEGACY_ENTRIES, LEGACY_SCHEMAS, SCHEMA
-from ._mounted import Told, mount
-from ._network import Found, Network
-from ._publish import TOLD
+from ._download import RemoteShard, Told, mount
+from ._identifiers import AtUri, DatasetRef, parse_ref
+from ._lexicons import ENTRY, LABEL, LEGACY_ENTRIES, LEGACY_SCHEMAS, NAMESPACE, SCHEMA
+from ._pds import Service
+from ._publish import TOLD, Progress
 from ._records import (
     PublishedDataset,
     PublishedLabel,
@@ -26,20 +30,24 @@ from ._records import (
     label_from_record,
     published_schema,
 )
+from ._repositories import Found, Network
 from ._storage import Checksum, StorageBlobs, StorageExternal, StorageS3, shard_names
 
 __all__ = [
+    "AppView",
     "get_dataset",
     "get_schema",
     "list_datasets",
     "list_labels",
     "list_schemas",
-    "remote_shards",
+    "pull",
     "resolve_dataset",
-    "resolve_label",
-    "told_of",
     "told_records",
 ]
+
+_PIECE = 1 << 20
+_PAGE = 100
+_MOST_URIS = 25
 
 
 def _readable(found: Iterator[Found], read: Any) -> Iterator[Any]:
@@ -223,3 +231,145 @@ def told_of(dataset: PublishedDataset, shards: list[RemoteShard]) -> list[Told |
 
 def _count(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def pull(network: Network, dataset: PublishedDataset, folder: str, progress: Progress | None) -> list[str]:
+    """Copy every shard, checked, and write the manifest last. Raises ChecksumError for shards without a checksum."""
+    schema = get_schema(network, AtUri.parse(dataset.schema_ref)).schema
+    shards = remote_shards(network, dataset)
+    os.makedirs(folder, exist_ok=True)
+    paths = []
+    for number, shard in enumerate(shards):
+        if not shard.checksum.is_real:
+            raise ChecksumError("the dataset was published without checksums", shard=shard.url)
+        paths.append(_copied(network, shard, os.path.join(folder, shard.name)))
+        if progress is not None:
+            progress(number + 1, len(shards))
+    splits: dict[str, tuple[ShardRecord, ...]] = {}
+    for split, record in _records(dataset, shards, paths):
+        splits[split] = (*splits.get(split, ()), record)
+    save_manifest(Manifest(splits, {"uri": str(dataset.uri)}, schema_to_json(schema)), folder)
+    return paths
+
+
+def _copied(network: Network, shard: RemoteShard, path: str) -> str:
+    if os.path.exists(path) and _digest(path, shard.checksum.algorithm) == shard.checksum.digest.lower():
+        return path
+    shutil.copyfile(network.fetch(shard), f"{path}.part")
+    os.replace(f"{path}.part", path)
+    return path
+
+
+def _digest(path: str, algorithm: str) -> str:
+    digest = hashlib.new(algorithm, usedforsecurity=False)
+    with open(path, "rb") as file:
+        while piece := file.read(_PIECE):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def _records(
+    dataset: PublishedDataset, shards: list[RemoteShard], paths: list[str]
+) -> Iterator[tuple[str, ShardRecord]]:
+    for shard, told, path in zip(shards, told_of(dataset, shards), paths, strict=True):
+        samples = None if told is None else told.samples
+        if samples is None:
+            with closing(open_shard(path)) as opened:
+                samples = len(opened)
+        digest = shard.checksum.digest if shard.checksum.algorithm == "sha256" else None
+        record = ShardRecord(shard.name, samples, os.path.getsize(path), sha256=digest)
+        yield (split_of(shard.name) if told is None else told.split), record
+
+
+# What it says is a hint. Records are read from the repositories they are in; where it fails, the long way is taken.
+class AppView:
+    """The calls of an AppView for datasets."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def _ask(self, method: str, **params: Any) -> dict[str, Any]:
+        return self._service.query(f"{NAMESPACE}.{method}", params)
+
+    def _pages(self, method: str, word: str, limit: int, **params: Any) -> Iterator[dict[str, Any]]:
+        cursor, given = None, 0
+        while given < limit:
+            answer = self._ask(method, limit=min(_PAGE, limit - given), cursor=cursor, **params)
+            items = [item for item in answer.get(word) or [] if isinstance(item, dict)]
+            yield from items[: limit - given]
+            given += len(items)
+            before, cursor = cursor, answer.get("cursor")
+            if not items or not cursor or cursor == before:
+                return
+
+    def search_datasets(
+        self, text: str, *, tags: tuple[str, ...] = (), repo: str | None = None, limit: int = 50
+    ) -> list[AtUri]:
+        """Datasets that fit a text."""
+        return _uris(self._pages("searchDatasets", "entries", limit, q=text, tags=list(tags) or None, repo=repo))
+
+    def search_lenses(
+        self, *, source: AtUri | None = None, target: AtUri | None = None, limit: int = 50
+    ) -> list[AtUri]:
+        """Lenses from one schema to another."""
+        ends = {"sourceSchema": source and str(source), "targetSchema": target and str(target)}
+        return _uris(self._pages("searchLenses", "lenses", limit, **ends))
+
+    def list_entries(self, repo: str | None = None, limit: int = 1000) -> list[AtUri]:
+        """Datasets of a repository, or of all."""
+        return _uris(self._pages("listEntries", "entries", limit, repo=repo))
+
+    def list_schemas(self, repo: str | None = None, limit: int = 1000) -> list[AtUri]:
+        """Schemas of a repository, or of all."""
+        return _uris(self._pages("listSchemas", "schemas", limit, repo=repo))
+
+    def list_lenses(self, repo: str | None = None, limit: int = 1000) -> list[AtUri]:
+        """Lenses of a repository, or of all."""
+        return _uris(self._pages("listLenses", "lenses", limit, repo=repo))
+
+    def resolve_label(self, handle: str, name: str, version: str | None = None) -> AtUri:
+        """The dataset that a label names."""
+        return _uri(self._ask("resolveLabel", handle=handle, name=name, version=version))
+
+    def resolve_schema(self, handle: str, schema_id: str, version: str | None = None) -> AtUri:
+        """The schema of this name."""
+        return _uri(self._ask("resolveSchema", handle=handle, schemaId=schema_id, version=version))
+
+    def get_entry(self, uri: AtUri) -> dict[str, Any]:
+        """What the AppView has of a dataset."""
+        found = self._ask("getEntry", uri=str(uri))
+        return dict(found.get("entry") or found)
+
+    def get_entries(self, uris: list[AtUri]) -> list[dict[str, Any]]:
+        """What the AppView has of several datasets."""
+        found: list[dict[str, Any]] = []
+        for start in range(0, len(uris), _MOST_URIS):
+            asked = [str(uri) for uri in uris[start : start + _MOST_URIS]]
+            found += self._ask("getEntries", uris=asked).get("entries") or []
+        return found
+
+    def entry_stats(self, uri: AtUri) -> dict[str, Any]:
+        """How often a dataset was looked for and looked at."""
+        return self._ask("getEntryStats", uri=str(uri))
+
+    def resolve_blobs(self, uris: list[AtUri]) -> list[dict[str, Any]]:
+        """Where the blobs of datasets can be read."""
+        return list(self._ask("resolveBlobs", uris=[str(uri) for uri in uris[:_MOST_URIS]]).get("blobs") or [])
+
+    def describe(self) -> dict[str, Any]:
+        """What the AppView says of itself."""
+        return self._ask("describeService")
+
+
+def _uri(item: Mapping[str, Any]) -> AtUri:
+    return AtUri.parse(str(item.get("uri")))
+
+
+def _uris(items: Iterator[dict[str, Any]]) -> list[AtUri]:
+    found: dict[AtUri, None] = {}
+    for item in items:
+        try:
+            found[_uri(item)] = None
+        except AtmosphereError:
+            continue  # a hint that is none
+    return list(found)

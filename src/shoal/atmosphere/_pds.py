@@ -1,10 +1,12 @@
-"""One server of the network, asked through the AT Protocol SDK: the only place that knows the SDK's errors."""
+"""Personal data servers: sessions, the errors of the SDK, and retries."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -13,18 +15,11 @@ from typing import Any
 from urllib.parse import urlencode
 
 from shoal._optional import need
-from shoal.errors import (
-    AtmosphereError,
-    RateLimitError,
-    RecordNotFoundError,
-    SessionError,
-    ShoalError,
-    TooLargeError,
-)
+from shoal.errors import AtmosphereError, RateLimitError, RecordNotFoundError, SessionError, ShoalError, TooLargeError
 
-from ._guard import Guard
+from ._http import Guard
 
-__all__ = ["Patience", "Service"]
+__all__ = ["Patience", "Service", "home_file", "session_file"]
 
 _PASSING = frozenset({429, 500, 502, 503, 504})
 _EXPIRED = frozenset({"ExpiredToken", "InvalidToken"})
@@ -255,3 +250,30 @@ def _our_error(what: str, url: str, failure: _Failure) -> AtmosphereError:
     if failure.status in (401, 403):
         return SessionError(f"{url} does not allow {method}", found=words)
     return AtmosphereError(f"{url} refused {method}", found=f"{failure.status} {words}")
+
+
+def home_file(name: str, environ: Mapping[str, str] = os.environ) -> str:
+    """A file in ``$SHOAL_HOME``, else in the platform's place for data.
+
+    Example:
+        >>> home_file("followed.db", {"SHOAL_HOME": "/data"})
+        '/data/followed.db'
+    """
+    if chosen := environ.get("SHOAL_HOME"):
+        return os.path.join(chosen, name)
+    home = os.path.expanduser("~")
+    if sys.platform == "darwin":
+        return os.path.join(home, "Library", "Application Support", "shoal", name)
+    if os.name == "nt":
+        return os.path.join(environ.get("LOCALAPPDATA", home), "shoal", name)
+    return os.path.join(environ.get("XDG_DATA_HOME") or os.path.join(home, ".local", "share"), "shoal", name)
+
+
+def session_file() -> str:
+    """Where `shoal login --save` keeps a session.
+
+    Example:
+        >>> session_file().endswith("atmosphere-session")
+        True
+    """
+    return home_file("atmosphere-session")

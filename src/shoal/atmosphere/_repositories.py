@@ -8,13 +8,12 @@ from typing import Any
 
 from shoal.errors import AtmosphereError, RecordError, RecordNotFoundError, SessionError, TooLargeError
 
-from ._at_uri import AtUri
-from ._cid import Cid, cid_of_record
-from ._fetch import RemoteShard, fetch_shard
-from ._guard import Guard
+from ._download import RemoteShard, fetch_shard
+from ._http import Guard
+from ._identifiers import AtUri, Cid, cid_of_record
 from ._identity import Identities, Identity
-from ._service import Patience, Service
-from ._validate import validate_record, validate_rkey
+from ._lexicons import validate_record, validate_rkey
+from ._pds import Patience, Service
 
 __all__ = ["Found", "Network", "Reach"]
 
