@@ -14,11 +14,10 @@ from PIL import Image
 
 import shoal
 from shoal.errors import DecodeError
-from shoal.viewer._facets import facets_of, joined
-from shoal.viewer._opened import Ask, Looked, Opened
-from shoal.viewer._pictures import array_picture, image_picture
-from shoal.viewer._plots import array_facts, line_plot
-from shoal.viewer._suggest import suggestions
+from shoal.viewer._autocomplete import suggestions
+from shoal.viewer._media import array_facts, array_picture, image_picture, line_plot
+from shoal.viewer._page_samples import facets_of, joined
+from shoal.viewer._session import Ask, Looked, Opened
 
 NUMBERS = itertools.count()
 VALUES = st.one_of(

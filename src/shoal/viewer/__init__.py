@@ -13,6 +13,6 @@
 Starlette and uvicorn are imported when a viewer starts; nothing here is loaded by ``import shoal``.
 """
 
-from ._serve import ViewerAddress, view, viewing
+from ._server import ViewerAddress, view, viewing
 
 __all__ = ["ViewerAddress", "view", "viewing"]

@@ -1,39 +1,59 @@
-"""The application: addresses, what each asks of the dataset, and what becomes of errors."""
+"""The routes of the viewer, and the checks of token and origin."""
 
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import logging
-from collections.abc import Callable
+import secrets
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
 from importlib import import_module, resources
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlencode
 
 from shoal.dataset import F
 from shoal.errors import MissingExtraError, QueryError, ShoalError
 
-from ._building import build_page, build_part, build_state
-from ._facets import columns_page, facets_part
-from ._grid import filter_box, grid_page
-from ._guard import AsgiApp, Door, guarded
-from ._html import Html, fragment, plain, tag
-from ._layout import Frame, asked, page
-from ._lenses import lenses_page
+from ._autocomplete import suggestions
+from ._html import (
+    Frame,
+    Html,
+    asked,
+    fragment,
+    not_allowed_page,
+    page,
+    plain,
+    problem_page,
+    show_bytes,
+    show_count,
+    status_of,
+    tag,
+    unknown_page,
+)
 from ._media import SANDBOX, drawing, part_of, picture_at, problem_picture, stored_bytes
-from ._opened import Ask, Opened
-from ._places import Place
-from ._problems import problem_page, status_of, unknown_page
-from ._sample import peek_text, sample_page
-from ._schema import schema_page
-from ._shards import shards_page, verified_part
-from ._suggest import suggestions
+from ._page_sample import lenses_page, peek_text, sample_page, schema_page
+from ._page_samples import columns_page, facets_part, filter_box, grid_page
+from ._page_shards import build_page, build_part, build_state, shards_page, verified_part
+from ._session import Ask, Opened, Place
 from ._values import hex_dump
-from ._words import show_bytes, show_count
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-__all__ = ["viewer_app"]
+__all__ = ["Door", "viewer_app"]
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+# ------------------------------------------------------------------------------------------------------ the application
+
 
 _LOG = logging.getLogger("shoal.viewer")
 _STATIC = {
@@ -302,3 +322,144 @@ def _place(request: Request) -> Place:
     asked = request.query_params
     at = tuple(asked.getlist("at")[:32])
     return Place(request.path_params["number"], asked.get("field", ""), at, asked.get("lens"), asked.get("v", ""))
+
+
+# ---------------------------------------------------------------------------------------------------------- who may ask
+
+
+POLICY = (
+    "default-src 'none'; img-src 'self'; media-src 'self'; style-src 'self'; script-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "permissions-policy": "camera=(), microphone=(), geolocation=()",
+    "cache-control": "no-store",
+}
+"""On every answer, unless it says otherwise itself."""
+_OWN = ("same-origin", "none")
+"""What a browser says of requests by our own pages, and of addresses that somebody typed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """By which names the server may be called, and the token that opens it."""
+
+    token: str
+    port: int
+    hosts: frozenset[str] = frozenset({"127.0.0.1", "localhost", "[::1]"})
+    any_address: bool = False
+    """Whether any number of an address will do: it listens at all of the machine's. A name never will: whoever owns a
+    name can make it lead here."""
+
+    @property
+    def cookie(self) -> str:
+        """The name of the cookie. Browsers tell hosts apart, not ports."""
+        return f"shoal-{self.port}"
+
+    def is_called(self, host: str) -> bool:
+        """Whether a Host header names this server.
+
+        Example:
+            >>> door = Door("secret", 8000)
+            >>> door.is_called("localhost:8000"), door.is_called("evil.example:8000"), door.is_called("localhost")
+            (True, False, False)
+        """
+        name, _, port = host.rpartition(":")
+        if port != str(self.port):
+            return False
+        return name.lower() in self.hosts or (self.any_address and _is_address(name.strip("[]")))
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def guarded(app: AsgiApp, door: Door) -> AsgiApp:
+    """The app behind the door: other requests get a page that says what to do, and nothing of the dataset."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await app(scope, receive, send)
+            return
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        sealed = _sealed(send)
+        if not door.is_called(headers.get("host", "")):
+            await _refuse(sealed, 421, "This address is not the viewer's own.", "Open the link that it printed.")
+        elif headers.get("sec-fetch-site", "none") not in _OWN and headers.get("sec-fetch-mode") != "navigate":
+            await _refuse(sealed, 403, "Another site asked for this.", "Open the link that the viewer printed.")
+        elif scope["path"].startswith("/static/"):
+            await app(scope, receive, sealed)
+        elif (rest := _with_token(scope, door)) is not None:
+            await _let_in(sealed, door, rest)
+        elif _has_cookie(headers.get("cookie", ""), door):
+            await app(scope, receive, sealed)
+        else:
+            todo = "Open the whole link that `shoal view` printed: it ends in a token that opens the door."
+            await _refuse(sealed, 403, "The viewer shows its dataset to those who have its link.", todo)
+
+    return answer
+
+
+def _sealed(send: Send) -> Send:
+    """Adds the headers that every answer has."""
+
+    async def sealed(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            said = {name for name, _ in message.get("headers", ())}
+            more = [(name.encode(), value.encode()) for name, value in HEADERS.items() if name.encode() not in said]
+            message["headers"] = [*message.get("headers", ()), *more]
+        await send(message)
+
+    return sealed
+
+
+def _with_token(scope: Scope, door: Door) -> str | None:
+    """The same address without the token, where that is right; None where there is none."""
+    pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+    given = [value for name, value in pairs if name == "token"]
+    if not given or not _same(given[0], door.token) or scope["method"] != "GET":
+        return None
+    rest = urlencode([pair for pair in pairs if pair[0] != "token"])
+    path: str = "/" + scope["path"].lstrip("/")  # two slashes would lead to another host
+    return f"{path}?{rest}" if rest else path
+
+
+def _same(given: str, token: str) -> bool:
+    return secrets.compare_digest(given.encode(), token.encode())
+
+
+def _has_cookie(text: str, door: Door) -> bool:
+    try:
+        morsel = SimpleCookie(text).get(door.cookie)
+    except CookieError:
+        return False
+    return morsel is not None and _same(morsel.value, door.token)
+
+
+async def _let_in(send: Send, door: Door, address: str) -> None:
+    """From now on the cookie says it: the token is out of the address bar, the history and what is passed on."""
+    cookie = f"{door.cookie}={door.token}; HttpOnly; SameSite=Lax; Path=/"
+    headers = [
+        (b"location", address.encode("latin-1", "replace")),
+        (b"set-cookie", cookie.encode()),
+        (b"content-length", b"0"),
+    ]
+    await send({"type": "http.response.start", "status": 303, "headers": headers})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _refuse(send: Send, status: int, text: str, todo: str) -> None:
+    body = not_allowed_page(text, todo).encode()
+    headers = [(b"content-type", b"text/html; charset=utf-8"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

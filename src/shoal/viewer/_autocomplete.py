@@ -15,7 +15,7 @@ import pyarrow as pa
 from shoal.dataset import F
 from shoal.errors import ShoalError
 
-from ._opened import Opened
+from ._session import Opened
 
 __all__ = ["Suggestion", "suggestions"]
 
@@ -43,7 +43,7 @@ def suggestions(opened: Opened, text: str, at: int) -> tuple[int, list[Suggestio
         >>> import shoal
         >>> with shoal.ShardWriter("memory://doc/suggest/a-%06d.tar") as writer:
         ...     writer.write({"__key__": "a", "json": {"width": 640, "label": "cat"}})
-        >>> from shoal.viewer._opened import Looked
+        >>> from shoal.viewer._session import Looked
         >>> opened = Opened(Looked("memory://doc/suggest"))
         >>> suggestions(opened, "wi", 2)
         (0, [Suggestion(text='width ', note='int64')])

@@ -15,9 +15,8 @@ from typing import Any
 from shoal.errors import OptionError, StoreError
 from shoal.sample import Lens
 
-from ._app import require_starlette, viewer_app
-from ._guard import Door
-from ._opened import Looked, Opened
+from ._app import Door, require_starlette, viewer_app
+from ._session import Looked, Opened
 
 __all__ = ["ViewerAddress", "view", "viewing"]
 

@@ -1,27 +1,70 @@
-"""The dataset that is looked at: opened when it is first needed, and what a request may ask of it."""
+"""The open dataset, and the values that pages read from it."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import os
 import threading
 import time
 from collections import OrderedDict
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
+from urllib.parse import quote, urlencode
 
 import numpy as np
 import numpy.typing as npt
 
+from shoal.codec import Buffer, codec_for, decode, decode_spec
 from shoal.dataset import Dataset, DatasetDict, load_dataset
-from shoal.errors import ManifestError, ObjectChangedError, PositionError, ShoalError, StaleIndexError
+from shoal.errors import (
+    DecodeError,
+    FieldError,
+    LensNotFoundError,
+    ManifestError,
+    ObjectChangedError,
+    PositionError,
+    ShoalError,
+    StaleIndexError,
+)
 from shoal.order import key_of, permute
-from shoal.sample import Lens
+from shoal.sample import DictSample, Lens, default_network, is_record, schema_of
 from shoal.shard import Member, ShardSource, UnfinishedWrite, manifest_url, members_of, unfinished_writes
 from shoal.store import join_url, scheme_of, stat, store_for
 
-__all__ = ["Ask", "Looked", "Numbers", "Opened", "Record"]
+__all__ = [
+    "CARD_LIMITS",
+    "PAGE_LIMITS",
+    "Ask",
+    "Failure",
+    "Kind",
+    "Looked",
+    "Numbers",
+    "Opened",
+    "Place",
+    "Record",
+    "TooLarge",
+    "Values",
+    "as_mapping",
+    "kind_of",
+    "lens_named",
+    "lenses_of",
+    "media_type",
+    "read_values",
+    "sniffed",
+    "typed_sample",
+    "value_at",
+]
 
 Int64 = npt.NDArray[np.int64]
+Values = dict[str, Any]
+Kind: TypeAlias = Literal["image", "audio", "video", "text", "svg", "value", "array", "pickle", "bytes"]
+
+
+# ---------------------------------------------------------------------------------------- the dataset that is looked at
+
+
 _MOST_VIEWS = 16
 _SEEDS = 1 << 32
 _LOOK_SECONDS = 2.0
@@ -274,3 +317,322 @@ def _named(looked: Looked) -> Dataset[Any]:
         return Dataset(path, split=looked.split, **_typed(looked))
     found = load_dataset(path, split=looked.split or "all", **_typed(looked))
     return next(iter(found.values())) if isinstance(found, DatasetDict) else found
+
+
+# --------------------------------------- where a value lies (sample, field, a way into it), and reading what lies there
+
+
+MOST_READ = 64 << 20
+"""A field that is larger is not taken whole into memory; it can still be played in parts, and downloaded."""
+_SPEC = decode_spec(True, max_bytes=256 << 20)
+_PACKED = ("msgpack", "mp", "msg")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Stands where a value would, had it been readable."""
+
+    error: ShoalError
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A value: a field of a sample, or something inside it."""
+
+    number: int
+    field: str
+    at: tuple[str, ...] = ()
+    lens: str | None = None
+    """Through which lens the sample is seen: None as it is stored, "" as its own type."""
+    version: str = ""
+    """Changes when the bytes do, so that a browser may keep what it has."""
+
+    def inside(self, name: str) -> Place:
+        """The value of this name inside."""
+        return replace(self, at=(*self.at, name))
+
+    def url(self, verb: str, **more: str | int) -> str:
+        """Where a browser finds it, as ``picture``, ``bytes`` or ``peek``.
+
+        Example:
+            >>> Place(7, "a b.npz", ("x",), version="c0ffee").url("picture", width=320)
+            '/picture/7?field=a%20b.npz&at=x&v=c0ffee&width=320'
+        """
+        pairs = [("field", self.field), *(("at", part) for part in self.at)]
+        pairs += [("lens", self.lens)] if self.lens is not None else []
+        pairs += [("v", self.version)] if self.version else []
+        pairs += [(name, str(value)) for name, value in more.items()]
+        return f"/{verb}/{self.number}?{urlencode(pairs, quote_via=quote, errors='replace')}"
+
+
+def place_of(record: Record, field: str) -> Place:
+    """A stored field of a sample."""
+    crc = record.crc_of(field)
+    return Place(record.number, field, version="" if crc is None else f"{crc:08x}")
+
+
+def decoded(field: str, data: bytes) -> Any:
+    """The value of a stored field; media, text and pickles stay bytes. Raises CodecError."""
+    if kind_of(field) not in ("value", "array"):
+        return data
+    if field.lower().rpartition(".")[2] in _PACKED:
+        try:
+            return DictSample.from_bytes(data)
+        except DecodeError:  # any other MessagePack than a map
+            return decode(field, data, _SPEC)
+    return decode(field, data, _SPEC)
+
+
+def value_at(opened: Opened, place: Place) -> Any:
+    """The value at a place: bytes for media and text. Raises ShoalError."""
+    if place.lens is not None:
+        sample = typed_sample(opened.dataset, place.number)
+        value: Any = sample if not place.lens else lens_named(opened, place.lens).get(sample)
+        return _walked(value, (place.field, *place.at))
+    return _walked(stored_value(opened, place.number, place.field), place.at)
+
+
+def stored_value(opened: Opened, number: int, field: str) -> Any:
+    """One field of one sample, read whole and compared with its checksum. Raises ShoalError."""
+    if opened.shards is None:
+        return _walked(typed_sample(opened.dataset, number), (field,))
+    record = opened.records(np.array([number]))[0]
+    size = next((member.size for member in record.members if member.field == field), None)
+    if size is None:
+        raise FieldError("the sample has no such field", found=field, key=record.key)
+    if size > MOST_READ:
+        raise DecodeError(
+            "the field is too large to be shown", expected=f"at most {MOST_READ} bytes", found=size, hint="download it"
+        )
+    data = opened.shards.read(np.array([number]), [field])[0][field]
+    return decoded(field, bytes(data))
+
+
+def _walked(value: Any, way: Sequence[str]) -> Any:
+    for name in way:
+        try:
+            value = value[int(name)] if isinstance(value, list | tuple) else as_mapping(value)[name]
+        except (KeyError, IndexError, ValueError, TypeError) as error:
+            raise FieldError("there is no such value", found=name) from error
+    return value
+
+
+def as_mapping(value: Any) -> Mapping[str, Any]:
+    """A sample, or a value with parts, by the names of its parts.
+
+    Example:
+        >>> as_mapping({"__key__": "k", "txt": "hi"}), as_mapping(3)
+        ({'txt': 'hi'}, {'value': 3})
+    """
+    if isinstance(value, DictSample):
+        return value
+    if isinstance(value, Mapping):
+        return {str(name): part for name, part in value.items() if name not in ("__key__", "__url__")}
+    if is_record(type(value)):
+        return {name: getattr(value, name) for name in schema_of(type(value)).names}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return {"value": value}
+
+
+def typed_sample(dataset: Dataset[Any], number: int) -> Any:
+    """The sample with this number in the source, as the dataset's own type."""
+    position = number if dataset.is_whole else int(np.searchsorted(dataset.numbers, number))
+    return dataset.samples_at(np.array([position]))[0]
+
+
+def lenses_of(opened: Opened) -> tuple[Lens[Any, Any], ...]:
+    """The lenses through which the samples can be seen: those that were given, and those that are registered."""
+    kind = opened.dataset.sample_type
+    known = (*opened.looked.lenses, *default_network().lenses())
+    fitting = (lens for lens in known if lens.source_type in kind.__mro__)
+    return tuple({lens.name: lens for lens in fitting}.values())
+
+
+def lens_named(opened: Opened, name: str) -> Lens[Any, Any]:
+    """One of them. Raises LensNotFoundError."""
+    lenses = {lens.name: lens for lens in lenses_of(opened)}
+    if name not in lenses:
+        raise LensNotFoundError("no such lens", expected=" or ".join(lenses) or "one given by --lens", found=name)
+    return lenses[name]
+
+
+# ----------------------------------------------------- the values that a page shows, read with as few bytes as it takes
+
+
+CARD_LIMITS: dict[Kind, int] = {"text": 4096, "svg": 0, "value": 512 << 10}
+"""Of which kinds a card shows the value, and how many bytes of it are read. Others a browser asks for one by one."""
+PAGE_LIMITS: dict[Kind, int] = {"text": 256 << 10, "svg": 64 << 10, "value": MOST_READ, "array": MOST_READ}
+_CUT = ("text", "svg")
+"""Kinds of which the beginning is worth something by itself."""
+
+
+class TooLarge:
+    """Stands where a value would, had it been smaller."""
+
+
+TOO_LARGE = TooLarge()
+
+
+def read_values(opened: Opened, records: Sequence[Record], limits: dict[Kind, int]) -> list[Values]:
+    """For each sample, the values of fields whose kind has a limit; bytes of text may be its beginning only.
+
+    A value that cannot be read is a `Failure`.
+    """
+    source = opened.shards
+    if source is None:
+        return [_whole(opened, record) for record in records]
+    found: list[Values] = [{} for _ in records]
+    together: dict[int, list[int]] = {}
+    for at, record in enumerate(records):
+        wanted = _wanted(record, limits)
+        if record.problem is not None:
+            found[at] = {"shard": Failure(record.problem)}
+        elif wanted and all(_fits(member, limits) for member in wanted):
+            together.setdefault(record.shard or 0, []).append(at)
+        else:
+            found[at] = {member.field: _one(source, record, member, limits) for member in wanted}
+    for shard, places in together.items():
+        _read_together(source, shard, [records[at] for at in places], [found[at] for at in places], limits)
+    return found
+
+
+def _whole(opened: Opened, record: Record) -> Values:
+    """All of a sample of a format that is no tar."""
+    try:
+        return dict(as_mapping(typed_sample(opened.dataset, record.number)))
+    except ShoalError as error:
+        return {"sample": Failure(error)}
+
+
+def _wanted(record: Record, limits: dict[Kind, int]) -> list[Member]:
+    return [member for member in record.members if limits.get(kind_of(member.field), 0)]
+
+
+def _fits(member: Member, limits: dict[Kind, int]) -> bool:
+    return member.size <= limits.get(kind_of(member.field), 0)
+
+
+def _read_together(
+    source: ShardSource, shard: int, records: list[Record], found: list[Values], limits: dict[Kind, int]
+) -> None:
+    """Neighbours in one read. Where one of them is damaged, one by one, so that the others are shown."""
+    names = list(dict.fromkeys(member.field for record in records for member in _wanted(record, limits)))
+    rows = np.array([record.row for record in records])
+    samples: list[dict[str, Any]] = []
+    with contextlib.suppress(ShoalError):
+        samples = source.shard(shard).read_rows(rows, names)
+    for at, record in enumerate(records):
+        for member in _wanted(record, limits):
+            if samples:
+                found[at][member.field] = _value(member.field, samples[at][member.field])
+            else:
+                found[at][member.field] = _one(source, record, member, limits)
+
+
+def _one(source: ShardSource, record: Record, member: Member, limits: dict[Kind, int]) -> Any:
+    kind, shard = kind_of(member.field), source.shard(record.shard or 0)
+    try:
+        if _fits(member, limits):
+            return _value(member.field, shard.read_rows(np.array([record.row]), [member.field])[0][member.field])
+        return shard.read_part(record.row, member.field, 0, limits[kind]) if kind in _CUT else TOO_LARGE
+    except ShoalError as error:
+        return Failure(error)
+
+
+def _value(field: str, data: Any) -> Any:
+    try:
+        return decoded(field, bytes(data))
+    except ShoalError as error:
+        return Failure(error)
+    except RecursionError:
+        return Failure(DecodeError("the value is nested too deep to be shown", field=field))
+
+
+# ------------------------------------------------------ what a field is to somebody who looks at it, told from its name
+
+
+_TEXTS = frozenset({"text", "md", "csv", "tsv", "xml", "yaml", "yml", "toml", "log", "srt", "vtt", "py", "css", "js"})
+_MEDIA = {
+    "wav": "audio/wav",
+    "flac": "audio/flac",
+    "mp3": "audio/mpeg",
+    "ogg": "audio/ogg",
+    "opus": "audio/ogg",
+    "m4a": "audio/mp4",
+    "aac": "audio/aac",
+    "mp4": "video/mp4",
+    "m4v": "video/mp4",
+    "mov": "video/mp4",
+    "webm": "video/webm",
+    "mkv": "video/webm",
+    "ogv": "video/ogg",
+}
+_OTHER_SOUND = frozenset({"m4a", "aac"})
+_MAGIC: tuple[tuple[int, bytes, Kind], ...] = (
+    (0, b"\xff\xd8\xff", "image"),
+    (0, b"\x89PNG\r\n\x1a\n", "image"),
+    (0, b"GIF8", "image"),
+    (8, b"WEBP", "image"),
+    (0, b"fLaC", "audio"),
+    (8, b"WAVE", "audio"),
+    (0, b"OggS", "audio"),
+    (0, b"ID3", "audio"),
+    (4, b"ftyp", "video"),
+    (0, b"\x1aE\xdf\xa3", "video"),
+)
+_SOUNDS = {b"fLaC": "audio/flac", b"RIFF": "audio/wav", b"OggS": "audio/ogg", b"ID3": "audio/mpeg"}
+
+
+def kind_of(field: str) -> Kind:
+    """What a field's name says it is.
+
+    Example:
+        >>> kind_of("jpg"), kind_of("meta.json"), kind_of("seg.npy"), kind_of("a.svg"), kind_of("bin")
+        ('image', 'value', 'array', 'svg', 'bytes')
+    """
+    ending = field.lower().rpartition(".")[2]
+    if ending == "svg":
+        return "svg"
+    codec = codec_for(field)
+    if codec is None or (ending == "gz" and codec.kind != "data"):
+        return "audio" if ending in _OTHER_SOUND else "text" if ending in _TEXTS else "bytes"
+    if codec.kind != "data":
+        return codec.kind
+    if codec.name in ("text", "pickle"):
+        return "text" if codec.name == "text" else "pickle"
+    if codec.name in ("npy", "npz", "tenbin"):
+        return "array"
+    return "value" if codec.automatic else "bytes"
+
+
+def sniffed(data: Buffer) -> Kind:
+    """What bytes without a name are.
+
+    Example:
+        >>> sniffed(b"GIF89a..."), sniffed(b"RIFF....WAVEfmt "), sniffed(b"?")
+        ('image', 'audio', 'bytes')
+    """
+    head = bytes(data[:16])
+    for at, magic, kind in _MAGIC:
+        if head[at : at + len(magic)] == magic:
+            return kind
+    return "bytes"
+
+
+def media_type(field: str, head: Buffer) -> str | None:
+    """The type by which a browser plays a sound or a video; None for all that is not one.
+
+    Nothing else is ever named to a browser, so no bytes of a dataset are taken for a page or a script.
+
+    Example:
+        >>> media_type("clip.MP4", b""), media_type("html", b"<script>"), media_type("sound", b"fLaC")
+        ('video/mp4', None, 'audio/flac')
+    """
+    named = _MEDIA.get(field.lower().rpartition(".")[2])
+    if named is not None:
+        return named
+    kind = sniffed(head)
+    if kind == "audio":
+        return next((kind for magic, kind in _SOUNDS.items() if bytes(head[: len(magic)]) == magic), None)
+    return "video/mp4" if kind == "video" else None

@@ -14,13 +14,9 @@ import numpy as np
 from shoal.errors import ShoalError
 from shoal.sample import DictSample, is_record
 
-from ._html import Child, Html, fragment, plain, tag
-from ._kinds import Kind, kind_of, sniffed
-from ._pictures import looks_like_image, slices_in
-from ._places import Failure, Place, as_mapping
-from ._plots import array_facts, line_plot
-from ._reading import TooLarge
-from ._words import show_bytes, show_count, show_number
+from ._html import Child, Html, fragment, plain, show_bytes, show_count, show_number, tag
+from ._media import array_facts, line_plot, looks_like_image, slices_in
+from ._session import Failure, Kind, Place, TooLarge, as_mapping, kind_of, sniffed
 
 __all__ = ["hex_dump", "show_error", "show_media", "show_text", "show_value"]
 
