@@ -26,7 +26,7 @@ def store_machine(store: Callable[[], Store], folder: Callable[[], str]) -> Any:
         >>> machine.TestCase("runTest").runTest()
     """
     try:
-        from ._store_machine import StoreMachine
+        from ._stateful import StoreMachine
     except ImportError:
         raise MissingExtraError("state machines need hypothesis", hint="pip install hypothesis") from None
     members = {"store": lambda self: store(), "folder": lambda self: folder()}
@@ -45,7 +45,7 @@ def index_machine(index: Callable[[], LocalIndex]) -> Any:
         True
     """
     try:
-        from ._index_machine import IndexMachine
+        from ._stateful import IndexMachine
     except ImportError:
         raise MissingExtraError("state machines need hypothesis", hint="pip install hypothesis") from None
     return type("IndexMachine", (IndexMachine,), {"made": lambda self: index()})
