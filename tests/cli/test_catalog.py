@@ -9,8 +9,7 @@ import pytest
 import typer.main
 
 import shoal
-from shoal.cli._catalog import CATALOG_COMMANDS, catalog_app
-from shoal.cli._repo import REPO_COMMANDS, repo_app
+from shoal.cli._catalog import CATALOG_COMMANDS, REPO_COMMANDS, catalog_app, repo_app
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
 VERBS = [

@@ -9,7 +9,7 @@ import typer
 from tests.cli.conftest import run  # noqa: F401 - a fixture
 from tests.hub.conftest import files_below
 
-from shoal.cli._hub import HUB_COMMANDS, hub_app
+from shoal.cli._sharing import HUB_COMMANDS, hub_app
 
 ROOT = Path(__file__).parents[2]
 NAMES = [command.__name__ for command in HUB_COMMANDS]

@@ -15,33 +15,17 @@ from shoal import __version__
 from shoal.errors import ObjectNotFoundError, OptionError, PatternError, QueryError, ShoalError
 from shoal.store import no_such_path
 
-from ._atmosphere import atmosphere_app
-from ._bench import bench
-from ._build import build
+from ._build import build, merge, reshard
 from ._cache import cache_app
-from ._cat import cat
-from ._catalog import catalog_app
-from ._convert import convert
-from ._dataload import dataload
-from ._find import find
-from ._head import head
-from ._hub import hub_app
+from ._catalog import catalog_app, repo_app
 from ._index import index
-from ._info import info
-from ._login import login
-from ._ls import ls
+from ._inspect import cat, head, info, ls, view
 from ._output import print_error_json, printable
-from ._pack import pack
-from ._plan import plan
-from ._publish import publish
-from ._pull import pull
-from ._repair import repair
-from ._repo import repo_app
-from ._reshard import merge, reshard
+from ._pack import convert, pack, unpack
+from ._performance import bench, dataload, plan
+from ._sharing import atmosphere_app, find, hub_app, login, publish, pull
 from ._store import store_app
-from ._unpack import unpack
-from ._verify import verify
-from ._view import view
+from ._verify import repair, verify
 
 __all__ = ["app", "main"]
 

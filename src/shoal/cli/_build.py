@@ -1,4 +1,4 @@
-"""``shoal build``: any source into shards, in parallel."""
+"""``shoal build``, ``reshard`` and ``merge``: make shards, in parallel."""
 
 from __future__ import annotations
 
@@ -7,39 +7,20 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
+from shoal import build as building
 from shoal.build import BuildReport, build_shards
 from shoal.errors import ErrorBudgetExceeded, ObjectExistsError, OptionError, WriteError
 from shoal.shard import KeyRule
 from shoal.store import store_for
 
-from ._options import JsonOption, parse_bytes, parse_fields
+from ._options import JsonOption, PathArgument, SplitOption, WhereOption, parse_bytes, parse_fields
 from ._output import print_json, print_table, print_text, printable, show_bytes, show_count
 
-__all__ = [
-    "CompressionOption",
-    "EngineOption",
-    "HashOption",
-    "LevelOption",
-    "MaxBytesOption",
-    "MaxSamplesOption",
-    "OverwriteOption",
-    "ReportOption",
-    "SampleOption",
-    "SeedOption",
-    "ShuffleOption",
-    "SplitsOption",
-    "WorkersOption",
-    "build",
-    "hinted",
-    "parse_sample",
-    "parse_splits",
-    "sources_and_out",
-    "tell",
-]
+__all__ = ["build", "merge", "reshard"]
 
 MaxSamplesOption = Annotated[int, typer.Option("--max-samples", min=1, metavar="N", help="Of one shard.")]
 MaxBytesOption = Annotated[str, typer.Option("--max-bytes", metavar="SIZE", help="Of one shard.")]
@@ -67,8 +48,6 @@ OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace the 
 ReportOption = Annotated[
     str | None, typer.Option("--report", metavar="PATH", help="Write what became of it, failures and all, as JSON.")
 ]
-
-
 FunctionOption = Annotated[
     str | None,
     typer.Option("--function", metavar="MODULE:NAME", help="Called with each sample; a .py file will do, too."),
@@ -100,6 +79,9 @@ RetryOption = Annotated[bool, typer.Option("--retry", help="Build shards again t
 SourcesArgument = Annotated[
     list[str], typer.Argument(metavar="SRC... OUT", help="Sources; last a folder, or a/{split}-%06d.tar.")
 ]
+
+
+# --------------------------------------------------------------------- shoal build: any source into shards, in parallel
 
 
 def build(
@@ -281,3 +263,123 @@ def tell(report: BuildReport, path: str | None, as_json: bool) -> None:
         print_text(printable(f"failed: item {failure.item} ({failure.key or 'no key'}): {failure.reason}"))
     if len(report.failures) > 5:
         print_text(f"and {len(report.failures) - 5:,} more failed; --report lists them all")
+
+
+# -------------------------------------------------------------- shoal reshard and shoal merge: shards into other shards
+
+
+def reshard(
+    path: PathArgument,
+    out: Annotated[str, typer.Argument(metavar="OUT", help="A folder, or a pattern such as out/{split}-%06d.tar.")],
+    max_samples: MaxSamplesOption = 10_000,
+    max_bytes: MaxBytesOption = "1GiB",
+    where: WhereOption = None,
+    split: SplitOption = None,
+    splits: SplitsOption = None,
+    sample: SampleOption = None,
+    shuffle: ShuffleOption = False,
+    seed: SeedOption = 0,
+    dedupe: Annotated[bool, typer.Option("--dedupe", help="Leave out what an earlier sample has, too.")] = False,
+    compression: CompressionOption = None,
+    level: LevelOption = None,
+    hashed: HashOption = False,
+    workers: WorkersOption = None,
+    engine: EngineOption = "local",
+    overwrite: OverwriteOption = False,
+    report: ReportOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write the samples of a dataset as other shards.
+
+    Samples are copied as the bytes they are, and checked on the way. When it is interrupted, the same command does the
+    rest.
+
+    \b
+    Examples:
+      shoal reshard small-shards/ out/ --max-bytes 1GiB
+      shoal reshard data/ mixed/ --shuffle --seed 7
+      shoal reshard data/ large/ --where "width >= 512"
+    """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
+    done = hinted(
+        lambda: building.reshard(
+            path,
+            out,
+            max_samples=max_samples,
+            max_bytes=parse_bytes(max_bytes),
+            where=where,
+            split=split,
+            splits=parse_splits(splits),
+            sample=parse_sample("sample", sample),
+            shuffle=shuffle,
+            seed=seed,
+            dedupe=dedupe,
+            compression=compression,
+            level=level,
+            hashed=hashed,
+            workers=workers,
+            engine=engine,
+            overwrite=overwrite,
+            progress=False if as_json else None,
+        ),
+        budget=False,
+    )
+    tell(done, report, as_json)
+
+
+def merge(
+    paths: Annotated[list[str], typer.Argument(metavar="PATH... OUT", help="Datasets; last a folder or a pattern.")],
+    keys: Annotated[
+        str, typer.Option("--keys", metavar="HOW", help="keep, prefix (with the dataset's name) or number.")
+    ] = "keep",
+    max_samples: MaxSamplesOption = 10_000,
+    max_bytes: MaxBytesOption = "1GiB",
+    shuffle: ShuffleOption = False,
+    seed: SeedOption = 0,
+    dedupe: Annotated[bool, typer.Option("--dedupe", help="Leave out what an earlier sample has, too.")] = False,
+    compression: CompressionOption = None,
+    level: LevelOption = None,
+    hashed: HashOption = False,
+    workers: WorkersOption = None,
+    engine: EngineOption = "local",
+    overwrite: OverwriteOption = False,
+    report: ReportOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write the samples of several datasets as one.
+
+    Splits of the same name are joined. Samples are copied as the bytes they are, unless --keys changes their names.
+
+    \b
+    Examples:
+      shoal merge cats/ dogs/ pets/
+      shoal merge part-1/ part-2/ all/ --keys prefix --shuffle
+    """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
+    sources, out = sources_and_out(paths)
+    done = hinted(
+        lambda: building.merge(
+            sources,
+            out,
+            keys=_keys(keys),
+            max_samples=max_samples,
+            max_bytes=parse_bytes(max_bytes),
+            shuffle=shuffle,
+            seed=seed,
+            dedupe=dedupe,
+            compression=compression,
+            level=level,
+            hashed=hashed,
+            workers=workers,
+            engine=engine,
+            overwrite=overwrite,
+            progress=False if as_json else None,
+        ),
+        budget=False,
+    )
+    tell(done, report, as_json)
+
+
+def _keys(text: str) -> Literal["keep", "prefix", "number"]:
+    known: dict[str, Literal["keep", "prefix", "number"]] = {"keep": "keep", "prefix": "prefix", "number": "number"}
+    if text not in known:
+        raise OptionError("no such --keys", expected="keep, prefix or number", found=repr(text))
+    return known[text]

@@ -1,27 +1,59 @@
-"""``shoal info``: what a dataset is."""
+"""``shoal info``, ``ls``, ``head``, ``cat`` and ``view``: look at a dataset."""
 
 from __future__ import annotations
 
+import base64
 import contextlib
-from collections.abc import Sequence
+import importlib
+import json
+import re
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Annotated, Any
 
+import numpy as np
+import numpy.typing as npt
 import typer
 
 from shoal.dataset import ColumnSummary, Dataset
-from shoal.errors import ShoalError
-from shoal.shard import Manifest, ShardRecord, ShardSource, record_of, split_of
+from shoal.errors import FieldError, OptionError, SampleKeyError, ShoalError
+from shoal.shard import Manifest, ShardRecord, ShardSource, members_of, record_of, split_of
+from shoal.store import store_for
 
-from ._dataset import indexed, shards_of
-from ._options import JsonOption, PathArgument, SplitOption
-from ._output import print_facts, print_json, print_table, print_text, show_bytes, show_count, show_value
+from ._options import (
+    FieldsOption,
+    JsonOption,
+    LimitOption,
+    PathArgument,
+    SplitOption,
+    WhereOption,
+    indexed,
+    open_dataset,
+    parse_fields,
+    shards_of,
+)
+from ._output import (
+    json_value,
+    print_facts,
+    print_json,
+    print_table,
+    print_text,
+    printable,
+    show_bytes,
+    show_count,
+    show_value,
+)
 
-__all__ = ["describe", "info"]
-
+__all__ = ["cat", "head", "info", "ls", "view"]
 
 DescribeOption = Annotated[
     bool, typer.Option("--describe", help="Also ranges, means and commonest values of each metadata column.")
 ]
+_PAGE = 1000
+"""Members are printed in tables of so many samples, so that a long list starts at once and is never held whole."""
 
 
 def info(
@@ -151,3 +183,282 @@ def _field_rows(facts: dict[str, Any]) -> list[tuple[str, ...]]:
         )
         for name, total in facts["fields"].items()
     ]
+
+
+def ls(
+    path: PathArgument,
+    members: Annotated[bool, typer.Option("-l", "--members", help="List every member, with size and offset.")] = False,
+    where: WhereOption = None,
+    limit: LimitOption = None,
+    split: SplitOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List shards, or with -l the members of samples.
+
+    --where lists the members of the samples that fit. Offsets count in the tar, unpacked where it is compressed.
+
+    \b
+    Examples:
+      shoal ls data/
+      shoal ls data/train-000000.tar -l --limit 10
+      shoal ls data/ --where "label = 'cat'" --json
+    """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
+    if members or where is not None:
+        _list_members(open_dataset(path, split=split, where=where, quiet=as_json), limit, as_json)
+    else:
+        _list_shards(shards_of(Dataset(path, split=split)), split, limit, as_json)
+
+
+def _list_shards(source: ShardSource, split: str | None, limit: int | None, as_json: bool) -> None:
+    indexed(source, quiet=as_json)
+    rows = [_shard_row(ref.url, record) for ref, record in zip(source.shards, _records(source, split), strict=True)]
+    if as_json:
+        print_json({"shards": rows[:limit]})
+        return
+    table = [
+        (row["shard"], f"{row['samples']:,}", show_bytes(row["bytes"]), row["compression"] or "none", _keys(row))
+        for row in rows[:limit]
+    ]
+    print_table(["shard", "samples", "size", "compression", "keys"], table, right=["samples", "size"])
+
+
+def _records(source: ShardSource, split: str | None) -> Sequence[ShardRecord]:
+    """By the manifest where there is one, so that no shard has to be opened."""
+    manifest = source.manifest
+    if manifest is not None:
+        return manifest.shards if split is None else manifest.splits[split]
+    return [record_of(ref.url, source.shard(number).index) for number, ref in enumerate(source.shards)]
+
+
+def _shard_row(url: str, record: ShardRecord) -> dict[str, Any]:
+    facts = {name: getattr(record, name) for name in ("samples", "bytes", "compression", "first_key", "last_key")}
+    return {"shard": url, **facts}
+
+
+def _keys(row: dict[str, Any]) -> str:
+    first, last = row["first_key"], row["last_key"]
+    return "" if first is None else first if first == last else f"{first} to {last}"
+
+
+def _list_members(dataset: Dataset[Any], limit: int | None, as_json: bool) -> None:
+    source, numbers = shards_of(dataset), dataset.numbers[:limit]
+    if as_json:
+        print_json({"samples": list(_samples(source, numbers))})
+        return
+    for start in range(0, max(len(numbers), 1), _PAGE):
+        rows = [row for sample in _samples(source, numbers[start : start + _PAGE]) for row in _member_rows(sample)]
+        print_table(["key", "field", "size", "offset", "shard"], rows, right=["size", "offset"])
+
+
+def _samples(source: ShardSource, numbers: npt.NDArray[np.int64]) -> Iterator[dict[str, Any]]:
+    shards = np.searchsorted(source.starts, numbers, "right") - 1
+    rows = numbers - source.starts[shards]
+    for number, shard, row in zip(numbers.tolist(), shards.tolist(), rows.tolist(), strict=True):
+        index = source.shard(shard).index
+        members = {each.field: {"size": each.size, "offset": each.offset} for each in members_of(index, row)}
+        url = source.shards[shard].url
+        yield {"position": number, "key": index.keys[row].as_py(), "shard": url, "fields": members}
+
+
+def _member_rows(sample: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    for field, place in sample["fields"].items():
+        yield sample["key"], field, str(place["size"]), str(place["offset"]), sample["shard"]
+
+
+def head(
+    path: PathArgument,
+    count: Annotated[int, typer.Option("-n", "--count", min=0, metavar="N", help="How many samples.")] = 5,
+    where: WhereOption = None,
+    fields: FieldsOption = None,
+    split: SplitOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the first samples as a table.
+
+    Text and numbers are shown as they are, pictures and other bytes as their size.
+
+    \b
+    Examples:
+      shoal head data/
+      shoal head data/ -n 20 --where "json.width >= 512 and label = 'cat'"
+      shoal head data/ --fields json,txt --json
+    """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
+    dataset = open_dataset(path, split=split, where=where, fields=parse_fields(fields), quiet=as_json)
+    samples = dataset.head(count)
+    if as_json:
+        print_json({"samples": [_document(sample) for sample in samples], "total": len(dataset)})
+        return
+    names = list(dict.fromkeys(name for sample in samples for name in sample if not name.startswith("__")))
+    rows = [
+        (sample["__key__"], *(show_value(sample[name]) if name in sample else "" for name in names))
+        for sample in samples
+    ]
+    print_table(["key", *names], rows)
+
+
+def _document(sample: dict[str, Any]) -> dict[str, Any]:
+    fields = {name: json_value(value) for name, value in sample.items() if not name.startswith("__")}
+    return {"key": sample["__key__"], "shard": sample["__url__"], "fields": fields}
+
+
+def cat(
+    path: PathArgument,
+    which: Annotated[str, typer.Argument(metavar="KEY", help="A key, or a position when no sample has that key.")],
+    field: Annotated[str | None, typer.Option("--field", "-f", metavar="F", help="The bytes of this field.")] = None,
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", metavar="FILE", help="Write the field there, not to stdout.")
+    ] = None,
+    position: Annotated[
+        bool, typer.Option("--position", "-p", help="KEY is a position, whatever keys there are.")
+    ] = False,
+    split: SplitOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show one sample, or the bytes of one field.
+
+    KEY may be a position: 0 is the first sample, -1 the last (after "--", since it looks like an option).
+
+    \b
+    Examples:
+      shoal cat data/ 000012
+      shoal cat data/ 000012 --field jpg -o cat.jpg
+      shoal cat data/ --field json -- -1 | jq .
+    """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
+    if field is None and output is not None:
+        raise OptionError("one field is written to a file", expected="--field F", found=f"--output {output} alone")
+    fields = None if field is None else field.removeprefix(".")
+    dataset = open_dataset(path, split=split, decode=fields is None, quiet=as_json)
+    number = _position_of(dataset, which, position)
+    if fields is None:
+        _show_sample(dataset[number], number, as_json)
+    else:
+        _show_field(dataset, number, fields, output, as_json)
+
+
+def _position_of(dataset: Dataset[Any], which: str, is_position: bool) -> int:
+    """A key wins over a position: most keys are numbers too."""
+    is_number = re.fullmatch(r"-?\d+", which) is not None
+    if is_position and not is_number:
+        raise OptionError("a position is a whole number", expected="such as 0 or -1", found=repr(which))
+    try:
+        return int(which) if is_position else dataset.position_of(which)
+    except SampleKeyError:
+        if not is_number:
+            raise
+        return int(which)
+
+
+def _show_sample(sample: dict[str, Any], number: int, as_json: bool) -> None:
+    fields = {name: value for name, value in sample.items() if not name.startswith("__")}
+    if as_json:
+        described = {name: json_value(value) for name, value in fields.items()}
+        print_json({"position": number, "key": sample["__key__"], "shard": sample["__url__"], "fields": described})
+        return
+    print_facts([("key", sample["__key__"]), ("shard", sample["__url__"])])
+    for name, value in fields.items():
+        print_text(f"\n{printable(name)}:\n{_indented(value)}")
+
+
+def _indented(value: Any) -> str:
+    if isinstance(value, dict | list):
+        text = json.dumps(json_value(value), indent=2, ensure_ascii=False)
+    else:
+        text = show_value(value, longest=None)
+    return "\n".join(f"  {printable(line)}" for line in text.splitlines())
+
+
+def _show_field(dataset: Dataset[Any], number: int, field: str, output: str | None, as_json: bool) -> None:
+    sample = dataset[number]
+    if field not in sample or field.startswith("__"):
+        present = [name for name in sample if not name.startswith("__")]
+        raise FieldError(
+            "the sample has no such field", expected=" or ".join(present), found=field, key=sample["__key__"]
+        )
+    data = bytes(sample[field])
+    if output is not None:
+        store_for(output).write_all(output, data)
+    if as_json:
+        place = {"position": number, "key": sample["__key__"], "shard": sample["__url__"], "field": field}
+        stored = {"output": output} if output is not None else {"base64": base64.b64encode(data).decode()}
+        print_json({**place, "bytes": len(data), **stored})
+    elif output is None:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    else:
+        print_text(f"{show_bytes(len(data))} to {output}")
+
+
+def view(
+    path: Annotated[str, typer.Argument(metavar="PATH_OR_URL", help="A tar, a pattern, a folder, a URL or a name.")],
+    split: SplitOption = None,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, metavar="N", help="The port; 0 is a free one.")] = 0,
+    share: Annotated[
+        str | None,
+        typer.Option("--share", metavar="ADDRESS", help="Let others reach it by this address; 0.0.0.0 is all."),
+    ] = None,
+    sample_type: Annotated[
+        str | None, typer.Option("--type", metavar="MODULE:CLASS", help="The class of the samples.")
+    ] = None,
+    lenses: Annotated[
+        list[str] | None,
+        typer.Option("--lens", metavar="MODULE:NAME", help="A lens to look through; may be given several times."),
+    ] = None,
+    browser: Annotated[bool, typer.Option("--browser", help="Open the page in the browser.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Look at a dataset in the browser.
+
+    Samples, columns, shards, schema, lenses, and a build while it runs.
+
+    Prints a link with a token and serves the page until Ctrl-C. Only this machine can reach it, unless --share says
+    by which address others can. Shards are never downloaded: what is shown is read by range.
+
+    \b
+    Examples:
+      shoal view data/
+      shoal view s3://bucket/data --split validation
+      shoal view data/ --type my_types:Full --lens my_types:thumbnail
+      shoal view data/ --share 192.168.1.20
+    """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
+    from shoal.viewer import viewing
+
+    chosen = None if sample_type is None else _named(sample_type, "--type")
+    through = [_named(name, "--lens") for name in lenses or ()]
+    with (
+        suppress(KeyboardInterrupt),
+        viewing(path, split=split, sample_type=chosen, lenses=through, port=port, share=share) as address,
+    ):
+        if as_json:
+            print_json({"url": address.url, "others": list(address.others), "reach": address.reach})
+        else:
+            print_text("\n".join((address.url, *address.others, f"{address.reach} Ctrl-C stops it.")))
+        sys.stdout.flush()
+        if browser:
+            typer.launch(address.url)
+        _wait()
+
+
+def _wait() -> None:
+    """Until Ctrl-C, or until the process is asked to end."""
+    over = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        over.wait()
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: over.set())
+    try:
+        over.wait()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _named(text: str, option: str) -> Any:
+    """What ``module:name`` names; modules beside the working folder count. Raises OptionError."""
+    module, _, name = text.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise OptionError(
+            f"{option} names nothing that can be imported", expected="MODULE:NAME", found=f"{text!r}: {error}"
+        ) from error

@@ -1,25 +1,47 @@
-"""Options that several commands have, spelled once."""
+"""Options that several commands share, and opening what the user typed."""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from shoal.errors import OptionError
+from shoal.dataset import Dataset
+from shoal.errors import FormatError, OptionError
+from shoal.load import Auto
+from shoal.shard import ShardSource
+
+from ._output import progress
 
 __all__ = [
+    "BatchSizeOption",
+    "DecodeOption",
+    "DropLastOption",
     "FieldsOption",
     "JsonOption",
     "LimitOption",
+    "LoaderWorkersOption",
     "PathArgument",
+    "PrefetchOption",
+    "RankOption",
     "ReportOption",
+    "SeedOption",
+    "ShuffleOption",
     "SplitOption",
+    "TailOption",
     "WhereOption",
+    "WindowOption",
     "WorkersOption",
+    "WorldOption",
+    "auto_or_number",
+    "indexed",
+    "loaded",
+    "open_dataset",
     "parse_bytes",
     "parse_fields",
+    "ranks",
+    "shards_of",
 ]
 
 PathArgument = Annotated[str, typer.Argument(metavar="PATH", help="A tar, a pattern or a folder.")]
@@ -41,7 +63,23 @@ WorkersOption = Annotated[
     typer.Option("--workers", min=1, metavar="N", help="How many shards at a time; one a processor at most."),
 ]
 LimitOption = Annotated[int | None, typer.Option("--limit", min=0, metavar="N", help="At most this many.")]
-
+BatchSizeOption = Annotated[int, typer.Option("--batch-size", min=1, metavar="N", help="Samples a batch on each rank.")]
+LoaderWorkersOption = Annotated[str, typer.Option("--workers", metavar="N", help="Threads, 0 for none, or auto.")]
+PrefetchOption = Annotated[str, typer.Option("--prefetch", metavar="N", help="Batches made ahead, or auto.")]
+ShuffleOption = Annotated[bool, typer.Option("--shuffle", help="In a random order.")]
+SeedOption = Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Fixes the random order.")]
+WindowOption = Annotated[
+    int | None, typer.Option("--window", min=1, metavar="N", help="Samples that are mixed at a time, at least.")
+]
+DropLastOption = Annotated[bool, typer.Option("--drop-last", help="Leave out a last batch that is short.")]
+TailOption = Annotated[
+    str, typer.Option("--tail", metavar="HOW", help="pad, carry, drop or uneven: when ranks do not divide the data.")
+]
+RankOption = Annotated[int | None, typer.Option("--rank", min=0, metavar="R", help="Which process this is.")]
+WorldOption = Annotated[int | None, typer.Option("--world-size", min=1, metavar="N", help="How many processes.")]
+DecodeOption = Annotated[
+    str, typer.Option("--decode", metavar="HOW", help="yes, no (bytes), or how pictures are: rgb8, torchrgb, pil...")
+]
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
@@ -70,3 +108,75 @@ def parse_fields(given: list[str] | None) -> list[str] | None:
     if not given:
         return None
     return [name.strip().removeprefix(".") for part in given for name in part.split(",") if name.strip()]
+
+
+def open_dataset(
+    path: str,
+    *,
+    split: str | None = None,
+    where: str | None = None,
+    fields: list[str] | None = None,
+    decode: Any = True,
+    quiet: bool = True,
+) -> Dataset[Any]:
+    """The samples that a command is about. Fields that are no valid json, text and so on stay bytes."""
+    dataset = Dataset(path, sample_type=dict, split=split, decode=decode, on_decode_error="keep")
+    indexed(shards_of(dataset), quiet=quiet)
+    if fields is not None:
+        dataset = dataset.columns(fields)
+    return dataset if where is None else dataset.where(where)
+
+
+def shards_of(dataset: Dataset[Any]) -> ShardSource:
+    """The shards behind a dataset. Raises FormatError when it is not made of tar shards."""
+    source = dataset.source
+    if not isinstance(source, ShardSource):
+        raise FormatError(
+            "the command is about tar shards",
+            expected="a tar, or a folder of tars",
+            found=repr(dataset),
+            hint="`shoal view` shows it, and `shoal convert` makes shards of it",
+        )
+    return source
+
+
+def indexed(source: ShardSource, *, quiet: bool) -> None:
+    """Index the shards that nobody has indexed yet, with a bar, since that reads all their bytes."""
+    if all(ref.samples is not None for ref in source.shards):
+        return
+    with progress("opening", len(source.shards), quiet=quiet) as advance:
+        for number in range(len(source.shards)):
+            source.shard(number)
+            advance(1)
+
+
+def auto_or_number(name: str, text: str) -> int | Auto:
+    """A number, or ``auto``. Raises typer.BadParameter.
+
+    Example:
+        >>> auto_or_number("workers", "auto"), auto_or_number("workers", "4")
+        ('auto', 4)
+    """
+    if text == "auto":
+        return "auto"
+    if not text.isdecimal():
+        raise typer.BadParameter(f"{text!r} is neither a number nor auto.", param_hint=f"'--{name}'")
+    return int(text)
+
+
+def ranks(rank: int | None, world_size: int | None) -> tuple[int | None, int | None]:
+    """Rank and world size as options have them; a world alone is seen from its first rank.
+
+    Example:
+        >>> ranks(None, 8), ranks(None, None)
+        ((0, 8), (None, None))
+    """
+    return (0 if rank is None and world_size is not None else rank), world_size
+
+
+def loaded(path: str, *, split: str | None, decode: str, quiet: bool) -> Dataset[Any]:
+    """The dataset that is loaded, its shards indexed."""
+    how: Any = {"yes": True, "no": False}.get(decode, decode)
+    dataset: Dataset[Any] = Dataset(path, split=split, decode=how)
+    indexed(shards_of(dataset), quiet=quiet)
+    return dataset

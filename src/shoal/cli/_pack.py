@@ -1,22 +1,38 @@
-"""``shoal pack``: a folder of files into shards."""
+"""``shoal pack``, ``unpack`` and ``convert``: files to shards and back, and between formats."""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, Any
 
 import typer
 
 from shoal.build._sources import FolderPlan, plan_folder
-from shoal.errors import ObjectExistsError, OptionError
+from shoal.dataset import Dataset
+from shoal.errors import FormatError, ObjectExistsError, ObjectNotFoundError, OptionError, StoreError, UnsafeNameError
+from shoal.formats import WRITABLE, detect, formats, write_format
 from shoal.shard import KeyRule, ShardWriter
 from shoal.store import join_url, local_path, parent_url, scheme_of
 
-from ._options import JsonOption, parse_bytes
+from ._options import (
+    FieldsOption,
+    JsonOption,
+    LimitOption,
+    PathArgument,
+    SplitOption,
+    WhereOption,
+    open_dataset,
+    parse_bytes,
+    parse_fields,
+)
 from ._output import print_json, print_text, printable, progress, show_bytes, show_count
 
-__all__ = ["pack"]
+__all__ = ["convert", "pack", "unpack"]
+
+
+# ---------------------------------------------------------------------------- shoal pack: a folder of files into shards
 
 
 def pack(
@@ -71,11 +87,11 @@ def pack(
         overwrite=overwrite,
         resume=resume,
     )
-    _run(plan, writer, as_json)
-    _report(plan, writer, as_json)
+    _run_packing(plan, writer, as_json)
+    _report_packing(plan, writer, as_json)
 
 
-def _run(plan: FolderPlan, writer: ShardWriter, quiet: bool) -> None:
+def _run_packing(plan: FolderPlan, writer: ShardWriter, quiet: bool) -> None:
     try:
         _write(plan, writer, quiet)
     except ObjectExistsError as error:
@@ -106,7 +122,7 @@ def _plan(folder: str, pattern: str, flatten: bool, label_from_folder: bool) -> 
     return plan_folder(folder, rule=rule, label_from_folder=label_from_folder, without=out)
 
 
-def _report(plan: FolderPlan, writer: ShardWriter, as_json: bool) -> None:
+def _report_packing(plan: FolderPlan, writer: ShardWriter, as_json: bool) -> None:
     size = sum(record.bytes for record in writer.shards)
     if as_json:
         facts: dict[str, Any] = {"samples": writer.samples, "bytes": size, "shards": writer.urls}
@@ -119,3 +135,231 @@ def _report(plan: FolderPlan, writer: ShardWriter, as_json: bool) -> None:
     if plan.skipped:
         some = printable(", ".join(plan.skipped[:5]))
         print_text(f"passed over {show_count(len(plan.skipped), 'file')} without an extension: {some}")
+
+
+# --------------------------------------- shoal unpack: samples back into files, never outside the folder that was named
+
+
+def unpack(
+    path: PathArgument,
+    out: Annotated[str, typer.Argument(metavar="OUT", help="The folder to write to.")],
+    where: WhereOption = None,
+    limit: LimitOption = None,
+    fields: FieldsOption = None,
+    split: SplitOption = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write samples as files: OUT/KEY.FIELD.
+
+    Bytes are checked as they are read. Nothing is ever written outside OUT, whatever the names in the tar say, and no
+    file that is there is replaced unless --force says so.
+
+    \b
+    Examples:
+      shoal unpack data/ files/
+      shoal unpack data/ cats/ --where "label = 'cat'" --fields jpg --limit 100
+    """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
+    dataset = open_dataset(path, split=split, where=where, fields=parse_fields(fields), decode=False, quiet=as_json)
+    if limit is not None:
+        dataset = dataset.select(range(min(limit, len(dataset))))
+    folder = _Folder(local_path(out), force=force)
+    with progress("unpacking", len(dataset), quiet=as_json) as advance:
+        for sample in dataset:
+            _write_sample(folder, sample)
+            advance(1)
+    if as_json:
+        print_json({"out": out, "samples": len(dataset), "files": folder.files, "bytes": folder.bytes})
+    else:
+        files = f"{show_count(folder.files, 'file')}, {show_bytes(folder.bytes)}"
+        print_text(f"{show_count(len(dataset), 'sample')} as {files}: {out}")
+
+
+def _write_sample(folder: _Folder, sample: dict[str, Any]) -> None:
+    for field, data in sample.items():
+        if field not in ("__key__", "__url__"):
+            folder.write(sample["__key__"], field, data, sample["__url__"])
+
+
+_REPLACE = "pass --force to replace it; where two shards have the same keys, unpack them one by one"
+
+
+class _Folder:
+    """Writes files below one folder and nowhere else."""
+
+    def __init__(self, root: str, *, force: bool) -> None:
+        self.files = 0
+        self.bytes = 0
+        self._root = root
+        self._force = force
+        self._inside: set[str] = set()
+        self._written: set[str] = set()
+        """What this run made, which it must not replace. Kept only where it may replace anything."""
+
+    def write(self, key: str, field: str, data: bytes, shard: str) -> None:
+        """Write one member. Raises UnsafeNameError, or ObjectExistsError for a file that is there."""
+        name = f"{key}.{field}"
+        reason = _unsafe(name)
+        if reason:
+            raise UnsafeNameError(f"a member {reason}, so it is not unpacked", found=repr(name), shard=shard, key=key)
+        path = os.path.join(self._root, *name.split("/"))
+        self._enter(os.path.dirname(path), name, shard)
+        try:
+            self._create(path, data)
+        except FileExistsError as error:
+            hint = "two shards have the key: unpack them one by one" if path in self._written else _REPLACE
+            raise ObjectExistsError("the file exists already", found=path, shard=shard, hint=hint) from error
+        except OSError as error:
+            raise StoreError(error.strerror or str(error), found=path, shard=shard) from error
+        if self._force:
+            self._written.add(path)
+        self.files += 1
+        self.bytes += len(data)
+
+    def _enter(self, folder: str, name: str, shard: str) -> None:
+        """Make a folder, unless a link on the way to it leads out."""
+        if folder in self._inside:
+            return
+        root, real = os.path.realpath(self._root), os.path.realpath(folder)
+        if real != root and os.path.commonpath([root, real]) != root:
+            problem = "a link in the folder leads out of it, so nothing is written there"
+            raise UnsafeNameError(problem, found=repr(name), shard=shard)
+        try:
+            os.makedirs(folder, exist_ok=True)
+        except OSError as error:
+            raise StoreError(error.strerror or str(error), found=folder, shard=shard) from error
+        self._inside.add(folder)
+
+    def _create(self, path: str, data: bytes) -> None:
+        """Never through a link that is there: the file is made anew, in place of whatever has its name."""
+        if self._force and path not in self._written and os.path.lexists(path):
+            os.unlink(path)
+        with open(path, "xb") as file:
+            file.write(data)
+
+
+def _unsafe(name: str) -> str | None:
+    """Why no file may have this name."""
+    parts = name.removeprefix("./").split("/")  # what `tar cf x.tar .` puts before every name
+    if "\0" in name or "\\" in name:
+        return "has a NUL or a backslash in its name"
+    if name.startswith("/") or os.path.splitdrive(name)[0]:
+        return "has an absolute name"
+    if any(part in ("", ".", "..") for part in parts):
+        return "has a name that climbs out of its folder"
+    return None
+
+
+# ------------------------------------------------------------------ shoal convert: samples from one format into another
+
+
+def convert(
+    source: Annotated[str, typer.Argument(metavar="SRC", help="A file, a pattern, a folder or a URL.")],
+    target: Annotated[str, typer.Argument(metavar="DST", help="A file, a name such as a-%06d.parquet, or a folder.")],
+    from_format: Annotated[
+        str | None, typer.Option("--from", metavar="NAME", help="The format of SRC, where its name does not tell.")
+    ] = None,
+    to_format: Annotated[
+        str | None, typer.Option("--to", metavar="NAME", help="The format of DST, where its name does not tell.")
+    ] = None,
+    split: SplitOption = None,
+    where: WhereOption = None,
+    fields: FieldsOption = None,
+    max_samples: Annotated[
+        int | None, typer.Option("--max-samples", min=1, metavar="N", help="Of one file or shard.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on after the finished shards of a run that was cut; tar shards only.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Convert samples from one format into another.
+
+    Reads tar shards, raw files, folders of images by class, npz, hdf5, tfrecord, parquet, arrow, csv, jsonl, MosaicML's
+    mds and litdata; writes all of these but the last two. A folder as DST becomes tar shards, unless --to says
+    otherwise. In a tar, a field whose name says no type gets one: an array label becomes label.npy, a text label.txt,
+    anything else label.json.
+
+    \b
+    Examples:
+      shoal convert table.parquet shards/
+      shoal convert 'train-*.tfrecord' shards/ --max-samples 5000
+      shoal convert shards/ table.parquet --fields json,txt
+      shoal convert mds-folder/ out/ --to tfrecord
+    """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
+    to_name = _target_format(target, to_format)
+    if from_format is not None and from_format not in formats():
+        raise FormatError("no such format", expected=" or ".join(formats()), found=from_format)
+    if resume and to_name != "webdataset":
+        raise OptionError("only tar shards can be gone on with", expected="--to webdataset", found=to_name)
+    _refuse_same(source, target)
+    dataset = _opened(source, from_format, split, where, fields)
+    urls = _run_conversion(dataset, target, to_name, max_samples, overwrite, resume, as_json)
+    _report_conversion(dataset, urls, to_name, as_json)
+
+
+def _target_format(target: str, asked: str | None) -> str:
+    """What is to be written. A name that tells nothing is a folder for tar shards."""
+    if asked is not None:
+        if asked not in WRITABLE:
+            raise FormatError("nothing is written in this format", expected=" or ".join(WRITABLE), found=asked)
+        return asked
+    name = os.path.basename(target.rstrip("/"))
+    if "." not in name:
+        return "webdataset"
+    try:
+        return detect([target.replace("%06d", "0")])
+    except (FormatError, ObjectNotFoundError):
+        raise FormatError(
+            "the name of DST tells no format", expected=" or ".join(WRITABLE), found=target, hint="say it with --to"
+        ) from None
+
+
+def _refuse_same(source: str, target: str) -> None:
+    if scheme_of(source) == scheme_of(target) == "file":
+        paths = [os.path.realpath(local_path(name)) for name in (source, target)]
+        if paths[0] == paths[1]:
+            raise OptionError("the result would take the place of its source", expected="another DST", found=target)
+
+
+def _opened(
+    source: str, name: str | None, split: str | None, where: str | None, fields: list[str] | None
+) -> Dataset[Any]:
+    dataset = Dataset(source, sample_type=dict, format=name, split=split, on_decode_error="keep")
+    if (chosen := parse_fields(fields)) is not None:
+        dataset = dataset.columns(chosen)
+    return dataset if where is None else dataset.where(where)
+
+
+def _run_conversion(
+    dataset: Dataset[Any],
+    target: str,
+    name: str,
+    max_samples: int | None,
+    overwrite: bool,
+    resume: bool,
+    quiet: bool,
+) -> list[str]:
+    options = {"resume": True} if resume else {}
+    try:
+        with progress("converting", len(dataset), quiet=quiet) as advance:
+            samples = _counted(dataset, advance)
+            return write_format(target, samples, format=name, max_samples=max_samples, overwrite=overwrite, **options)
+    except ObjectExistsError as error:
+        error.hint = "write elsewhere, or pass --overwrite to replace it"
+        raise
+
+
+def _counted(samples: Iterable[Any], advance: Callable[[int], None]) -> Iterator[Any]:
+    for sample in samples:
+        yield sample
+        advance(1)
+
+
+def _report_conversion(dataset: Dataset[Any], urls: list[str], name: str, as_json: bool) -> None:
+    if as_json:
+        print_json({"samples": len(dataset), "format": name, "files": urls})
+        return
+    where = urls[0] if len(urls) == 1 else f"{urls[0]} ..." if urls else "nothing"
+    print_text(f"{show_count(len(dataset), 'sample')} in {show_count(len(urls), 'file')} of {name}: {where}")

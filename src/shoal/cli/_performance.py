@@ -1,10 +1,12 @@
-"""``shoal bench``: how fast a dataset is read and written, measured against what its disk can do at most."""
+"""``shoal bench``, ``dataload`` and ``plan``: how fast a dataset is read, and what a run will cost."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,25 +15,54 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
+import numpy.typing as npt
 import typer
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
 
 from shoal.dataset import Dataset
 from shoal.errors import FormatError
-from shoal.shard import WEBDATASET_RULE, Manifest, Sample, ShardRef, ShardSource, ShardWriter
+from shoal.load import DataLoader, LoaderOptions, LoaderStats, Prediction, predict
+from shoal.shard import WEBDATASET_RULE, Manifest, Sample, ShardRef, ShardSource, ShardWriter, foresee
 from shoal.store import local_path, parent_url, scheme_of, store_for
 
-from ._dataset import shards_of
-from ._options import JsonOption, PathArgument, SplitOption, parse_bytes
-from ._output import print_json, print_table, print_text, progress, show_bytes
+from ._options import (
+    BatchSizeOption,
+    DecodeOption,
+    DropLastOption,
+    JsonOption,
+    LoaderWorkersOption,
+    PathArgument,
+    PrefetchOption,
+    RankOption,
+    SeedOption,
+    ShuffleOption,
+    SplitOption,
+    TailOption,
+    WindowOption,
+    WorldOption,
+    auto_or_number,
+    loaded,
+    parse_bytes,
+    ranks,
+    shards_of,
+)
+from ._output import print_facts, print_json, print_table, print_text, progress, show_bytes, show_count
 
-__all__ = ["bench"]
+__all__ = ["bench", "dataload", "plan"]
+
+Way = Callable[[], str | None]
+"""Something to measure. It gives back the folder it made, if any, to be removed when the clock has stopped."""
+Fact = tuple[str, str]
+
+
+# ------------------------------------------------------------------ shoal bench: how fast a dataset is read and written
+
 
 _PART = 1 << 20
 _BATCH = 256
 _ENOUGH = 16 << 20
-
-Way = Callable[[], str | None]
-"""Something to measure. It gives back the folder it made, if any, to be removed when the clock has stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +115,7 @@ def bench(
         "read": {name: speed.document(size, samples) for name, speed in reads.items()},
         "write": {name: speed.document(*written) for name, speed in writes.items()},
     }
-    print_json(facts) if as_json else _print(facts)
+    print_json(facts) if as_json else _print_bench(facts)
 
 
 def _some_shards(source: ShardSource, most: int) -> ShardSource:
@@ -226,14 +257,14 @@ def _copy_plainly(paths: list[str], folder: str) -> str:
     return target
 
 
-def _print(facts: dict[str, Any]) -> None:
+def _print_bench(facts: dict[str, Any]) -> None:
     rows = [
-        (f"{kind}, {name}" if kind == "read" else name, f"{speed['ratio']:.2f}", *_rates(speed))
+        (f"{kind}, {name}" if kind == "read" else name, f"{speed['ratio']:.2f}", *_rate_cells(speed))
         for kind in ("read", "write")
         for name, speed in facts[kind].items()
         if name != "limit"
     ]
-    limits = [(f"{kind} limit", "1.00", *_rates(facts[kind]["limit"])) for kind in ("read", "write")]
+    limits = [(f"{kind} limit", "1.00", *_rate_cells(facts[kind]["limit"])) for kind in ("read", "write")]
     columns = ["what", "of the limit", "bytes a second", "samples a second"]
     print_table(columns, [*rows, *limits], right=columns[1:])
     size = f"{show_bytes(facts['bytes'])}, {facts['samples']:,} samples"
@@ -242,5 +273,293 @@ def _print(facts: dict[str, Any]) -> None:
     print_text(f"\nover {size} of {facts['path']}, the median of {facts['repeats']} rounds, warm")
 
 
-def _rates(speed: dict[str, float]) -> tuple[str, str]:
+def _rate_cells(speed: dict[str, float]) -> tuple[str, str]:
     return f"{show_bytes(speed['bytes_per_second'])}/s", f"{speed['samples_per_second']:,}"
+
+
+# --------------------------------------------------------------- shoal dataload: a loader at work, and what holds it up
+
+
+_INTERRUPTED = 130
+_SHOWN_STEPS = 8
+_EVERY = 0.1
+"""Seconds between two looks at the statistics: a look at each batch would slow quick loaders down."""
+
+
+def dataload(
+    path: PathArgument,
+    batch_size: BatchSizeOption = 32,
+    workers: LoaderWorkersOption = "auto",
+    prefetch: PrefetchOption = "auto",
+    shuffle: ShuffleOption = False,
+    seed: SeedOption = 0,
+    window: WindowOption = None,
+    epochs: Annotated[int, typer.Option("--epochs", min=1, metavar="N", help="How often all is read.")] = 1,
+    max_batches: Annotated[
+        int | None, typer.Option("--max-batches", min=1, metavar="N", help="Stop after so many batches.")
+    ] = None,
+    decode: DecodeOption = "yes",
+    drop_last: DropLastOption = False,
+    tail: TailOption = "pad",
+    rank: RankOption = None,
+    world_size: WorldOption = None,
+    split: SplitOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a loader over a dataset and show its speed.
+
+    Rates, waits, what the loader is bound by and what autotune tried are shown while it runs, where stderr is a
+    terminal, and again at the end. Ctrl-C ends it early, with what was measured so far and exit code 130.
+
+    \b
+    Examples:
+      shoal dataload data/ --batch-size 256 --shuffle
+      shoal dataload data/ --decode rgb8 --workers 4 --prefetch 8
+      shoal dataload data/ --rank 3 --world-size 8 --max-batches 1000 --json
+    """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
+    rank, world_size = ranks(rank, world_size)
+    options = LoaderOptions(
+        batch_size=batch_size,
+        shuffle=shuffle,
+        seed=seed,
+        window=window,
+        drop_last=drop_last,
+        tail=tail,  # type: ignore[arg-type] # checked by LoaderOptions itself
+        num_workers=auto_or_number("workers", workers),
+        prefetch=auto_or_number("prefetch", prefetch),
+        rank=rank,
+        world_size=world_size,
+    )
+    with closing(DataLoader(loaded(path, split=split, decode=decode, quiet=as_json), options)) as loader:
+        interrupted, seconds = _run(loader, epochs, max_batches, quiet=as_json)
+        stats = loader.stats()
+    document = {
+        "path": path,
+        "seconds": round(seconds, 6),
+        "interrupted": interrupted,
+        **_loader_rates(stats),
+        **_plain(stats),
+    }
+    print_json(document) if as_json else _print_dataload(stats, interrupted)
+    if interrupted:
+        raise typer.Exit(_INTERRUPTED)
+
+
+def _run(loader: DataLoader, epochs: int, most: int | None, *, quiet: bool) -> tuple[bool, float]:
+    """Take the batches and let go of them. Says whether it was interrupted, and how long it took."""
+    begun = time.perf_counter()
+    batches = itertools.islice((batch for _ in range(epochs) for batch in loader), most)
+    try:
+        with _shown(loader, quiet=quiet) as show:
+            for _ in batches:
+                show()
+    except KeyboardInterrupt:
+        return True, time.perf_counter() - begun
+    return False, time.perf_counter() - begun
+
+
+@contextmanager
+def _shown(loader: DataLoader, *, quiet: bool) -> Iterator[Any]:
+    """A table on stderr that follows the loader; nothing where nobody looks."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda: None
+        return
+    console = Console(file=sys.stderr, highlight=False)
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+        following = 0.0
+
+        def show() -> None:
+            nonlocal following
+            if time.perf_counter() >= following:
+                live.update(_live_table(loader.stats()), refresh=True)
+                following = time.perf_counter() + _EVERY
+
+        yield show
+
+
+def _live_table(stats: LoaderStats) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for name, value in [*_loader_facts(stats), *_last_steps(stats)]:
+        table.add_row(name, value)
+    return table
+
+
+def _loader_facts(stats: LoaderStats) -> list[Fact]:
+    first = "" if stats.first_batch is None else f"{1000 * stats.first_batch:,.1f} ms"
+    rate = stats.bytes / stats.seconds if stats.seconds else 0.0
+    quality = [] if stats.shuffle_quality is None else [("shuffle quality", f"{stats.shuffle_quality:.2f}")]
+    skipped = [("skipped", show_count(stats.skipped, "sample"))] if stats.skipped else []
+    return [
+        ("rate", f"{stats.rate:,.0f} samples/s, {rate / 1e6:,.1f} MB/s"),
+        ("read", f"{show_count(stats.samples, 'sample')}, {show_bytes(stats.bytes)}, in {stats.batches:,} batches"),
+        ("bound by", stats.bound_by),
+        ("waited", f"{stats.wait:.2f} s of {stats.seconds:.2f} s"),
+        ("work", f"{_work(stats)}, over all threads"),
+        ("first batch", f"after {first}" if first else "none came"),
+        ("settings", f"{show_count(stats.workers, 'worker')}, {stats.prefetch} ahead"),
+        *quality,
+        *skipped,
+    ]
+
+
+def _work(stats: LoaderStats) -> str:
+    done = {"read": stats.fetch, "decode": stats.decode, "map": stats.map, "collate": stats.collate}
+    return ", ".join(f"{name} {seconds:.2f} s" for name, seconds in done.items())
+
+
+def _last_steps(stats: LoaderStats) -> list[Fact]:
+    return [("tried", _step(one)) for one in stats.tuning[-_SHOWN_STEPS:]]
+
+
+def _step(one: dict[str, Any]) -> str:
+    rate, share = one["rate"], one["wait_share"]
+    return f"{show_count(one['workers'], 'worker')}, {one['prefetch']} ahead: {rate:,.1f} batches/s, {share:.0%} wait"
+
+
+def _print_dataload(stats: LoaderStats, interrupted: bool) -> None:
+    print_facts(_loader_facts(stats))
+    if stats.tuning:
+        print_text("\nautotune")
+        rows = [
+            (str(one["workers"]), str(one["prefetch"]), f"{one['rate']:,.1f}", f"{one['wait_share']:.0%}")
+            for one in stats.tuning
+        ]
+        columns = ["workers", "ahead", "batches a second", "wait"]
+        print_table(columns, rows, right=columns)
+    if interrupted:
+        print_text("\ninterrupted")
+
+
+def _loader_rates(stats: LoaderStats) -> dict[str, float]:
+    seconds = stats.seconds or 1.0
+    return {"samples_per_second": stats.samples / seconds, "bytes_per_second": stats.bytes / seconds}
+
+
+def _plain(stats: LoaderStats) -> dict[str, Any]:
+    return {name: value for name, value in stats.to_dict().items() if name not in ("seconds", "rate")}
+
+
+# -------------------------------- shoal plan: what a training run will ask of the store and of memory, before it starts
+
+
+_MEASURED_BYTES = 8 << 20
+_FEW = 64
+
+
+def plan(
+    path: PathArgument,
+    world_size: Annotated[int, typer.Option("--world-size", min=1, metavar="N", help="How many processes.")] = 1,
+    batch_size: BatchSizeOption = 32,
+    shuffle: ShuffleOption = False,
+    seed: SeedOption = 0,
+    window: WindowOption = None,
+    lanes: Annotated[int, typer.Option("--lanes", min=1, metavar="N", help="Shares of the data that ranks own.")] = 192,
+    tail: TailOption = "pad",
+    drop_last: DropLastOption = False,
+    replication: Annotated[
+        int, typer.Option("--replication", min=1, metavar="N", help="Neighbouring ranks that see the same data.")
+    ] = 1,
+    workers: LoaderWorkersOption = "auto",
+    prefetch: PrefetchOption = "auto",
+    bandwidth: Annotated[
+        str | None,
+        typer.Option("--bandwidth", metavar="SIZE", help="Bytes a second of one rank; measured if not given."),
+    ] = None,
+    latency: Annotated[
+        float | None, typer.Option("--latency", min=0, metavar="SECONDS", help="Of one request; measured likewise.")
+    ] = None,
+    split: SplitOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Predict what loading will take, without loading.
+
+    Steps, samples, requests, bytes, memory, time to the first batch and shuffle quality, for one epoch. Only indexes
+    are opened; where no --bandwidth is given, the first few megabytes are read to measure it.
+
+    \b
+    Examples:
+      shoal plan data/ --world-size 8 --batch-size 256 --shuffle
+      shoal plan data/ --world-size 64 --shuffle --window 100000 --bandwidth 200MB --latency 0.02
+      shoal plan data/ --world-size 7 --tail carry --json
+    """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
+    options = LoaderOptions(
+        batch_size=batch_size,
+        shuffle=shuffle,
+        seed=seed,
+        window=window,
+        lanes=lanes,
+        tail=tail,  # type: ignore[arg-type] # checked by LoaderOptions itself
+        drop_last=drop_last,
+        replication=replication,
+        num_workers=auto_or_number("workers", workers),
+        prefetch=auto_or_number("prefetch", prefetch),
+        rank=0,
+        world_size=world_size,
+    )
+    dataset = loaded(path, split=split, decode="yes", quiet=as_json)
+    speed, delay = _speed(shards_of(dataset), None if bandwidth is None else parse_bytes(bandwidth), latency)
+    foretold = predict(dataset, options, bandwidth=speed, latency=delay)
+    if as_json:
+        print_json({"path": path, "bandwidth": speed, "latency": delay, **foretold.to_dict()})
+    else:
+        print_facts([*_plan_facts(foretold), *_times(foretold, speed, delay)])
+
+
+def _speed(source: ShardSource, bandwidth: float | None, latency: float | None) -> tuple[float | None, float]:
+    """What was given, else what reading the first samples takes: one for the latency, some for the bandwidth."""
+    if bandwidth is not None or not len(source):
+        return bandwidth, latency or 0.0
+    few = np.arange(min(len(source), _FEW))
+    mean = max(1.0, foresee(source, few).bytes / len(few))
+    rows = np.arange(min(len(source), max(2, int(_MEASURED_BYTES / mean))))
+    source.read(rows[:1])  # opens the shard
+    one, run = _seconds(source, rows[:1]), _seconds(source, rows)
+    each = max(run - one, 1e-9) / foresee(source, rows).bytes
+    return 1 / each, one if latency is None else latency
+
+
+def _seconds(source: ShardSource, rows: npt.NDArray[np.int64]) -> float:
+    begun = time.perf_counter()
+    source.read(rows)
+    return time.perf_counter() - begun
+
+
+def _plan_facts(told: Prediction) -> list[Fact]:
+    about = "" if told.is_exact else "about "
+    repeated = f", {show_count(told.repeated, 'sample')} twice" if told.repeated else ""
+    held = f", {show_bytes(told.held_bytes)} of shards that are kept" if told.held_bytes else ""
+    order = ", ".join(f"{name} {value}" for name, value in told.order.items() if name not in ("order", "count"))
+    return [
+        ("order", f"{told.order['order']} ({order})" if order else str(told.order["order"])),
+        ("steps", "unknown" if told.steps is None else f"{told.steps:,} an epoch, of {told.batch_size:,} samples"),
+        ("samples", f"{told.rank_samples:,} a rank of {told.samples:,} in all{repeated}"),
+        ("requests", f"{about}{_number(told.rank_requests)} a rank, {_number(told.requests)} in all"),
+        ("bytes", f"{about}{_size(told.rank_bytes)} a rank, {_size(told.bytes)} in all"),
+        ("over-fetch", _over_fetch(told)),
+        ("memory", f"{_size(told.resident_bytes)}: {told.prefetch} batches of {_size(told.batch_bytes)} ahead{held}"),
+        ("mixed", f"{show_count(told.window_samples, 'sample')}, {_size(told.window_bytes)}, at a time"),
+        ("shuffle quality", "one shard only" if told.shuffle_quality is None else f"{told.shuffle_quality:.2f}"),
+    ]
+
+
+def _over_fetch(told: Prediction) -> str:
+    read = "unknown" if told.over_fetch is None else f"{told.over_fetch:.2f} bytes for each that is wanted"
+    if told.block_readers == 1:
+        return read
+    return f"{read}; {told.block_readers} ranks read from each block: a world size that divides the lanes has one"
+
+
+def _times(told: Prediction, bandwidth: float | None, latency: float) -> list[Fact]:
+    if told.first_batch_seconds is None or told.epoch_seconds is None or bandwidth is None:
+        return []
+    given = f"at {show_bytes(bandwidth)}/s and {1000 * latency:.2f} ms a request"
+    first = f"first batch after {1000 * told.first_batch_seconds:,.1f} ms"
+    return [("time", f"{first}, reading an epoch takes {told.epoch_seconds:,.1f} s, {given}")]
+
+
+def _number(count: int | None) -> str:
+    return "unknown" if count is None else f"{count:,}"
+
+
+def _size(size: float | None) -> str:
+    return "unknown" if size is None else show_bytes(size)

@@ -1,28 +1,65 @@
-"""``shoal hub``: datasets to and from the Hugging Face Hub."""
+"""``shoal hub``, ``login``, ``publish``, ``find``, ``pull`` and ``atmosphere``: share datasets."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Annotated, Any
 
 import typer
 
 from shoal import hub, store
+from shoal.atmosphere import AtmosphereClient, Event, PublishedDataset, session_file
+from shoal.dataset import load_dataset
+from shoal.errors import OptionError
 from shoal.hub import CardOptions
+from shoal.local import default_index
+from shoal.promote import promote_to_atmosphere
+from shoal.store import base_name
 
 from ._options import FieldsOption, JsonOption, PathArgument, parse_fields
-from ._output import print_facts, print_json, print_text, show_bytes
+from ._output import print_facts, print_json, print_table, print_text, printable, progress, show_bytes, show_count
 from ._store import AtOnceOption, transfer_bar
 
-__all__ = ["HUB_COMMANDS", "hub_app"]
+__all__ = ["HUB_COMMANDS", "atmosphere_app", "find", "hub_app", "login", "publish", "pull"]
 
 RepoArgument = Annotated[str, typer.Argument(metavar="REPO", help="A dataset on the Hub: org/name.")]
 LicenseOption = Annotated[str | None, typer.Option("--license", metavar="ID", help="Such as mit or cc-by-4.0.")]
 TitleOption = Annotated[str | None, typer.Option("--title", metavar="TEXT", help="What people call the dataset.")]
 DescriptionOption = Annotated[str | None, typer.Option("--description", metavar="TEXT", help="Markdown, for people.")]
 TagsOption = Annotated[list[str] | None, typer.Option("--tag", metavar="WORD", help="May be given several times.")]
-
+PdsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--pds", metavar="URL", envvar="SHOAL_PDS_URL", help="The account's server, where its name is no help."
+    ),
+]
+PlcOption = Annotated[
+    str | None, typer.Option("--plc", metavar="URL", envvar="SHOAL_PLC_URL", help="The directory of accounts.")
+]
+AppViewOption = Annotated[
+    str | None, typer.Option("--appview", metavar="URL", envvar="SHOAL_APPVIEW", help="An AppView to be asked first.")
+]
+AllowPrivateOption = Annotated[
+    bool,
+    typer.Option(
+        "--allow-private",
+        envvar="SHOAL_ALLOW_PRIVATE",
+        help="Ask addresses on this machine and in private networks, and publish them: for a closed network.",
+    ),
+]
 hub_app = typer.Typer(
     name="hub",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+atmosphere_app = typer.Typer(
+    name="atmosphere",
+    help="Follow published datasets.",
     no_args_is_help=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -141,3 +178,294 @@ def _card_options(
 HUB_COMMANDS = (push, download, card)
 for _command in HUB_COMMANDS:
     hub_app.command(_command.__name__)(_command)
+
+
+@atmosphere_app.callback()
+def atmosphere() -> None:
+    """Follow what others publish."""
+
+
+@atmosphere_app.command("watch")
+def watch(
+    handles: Annotated[
+        list[str] | None, typer.Argument(metavar="[HANDLE]...", help="Accounts to follow; none for all of a service.")
+    ] = None,
+    service: Annotated[
+        str | None, typer.Option("--service", metavar="URL", help="A server or a relay; else the first account's.")
+    ] = None,
+    idle: Annotated[
+        float | None, typer.Option("--idle", min=0, metavar="S", help="Stop when nothing came for so many seconds.")
+    ] = None,
+    pds: PdsOption = None,
+    plc: PlcOption = None,
+    allow_private: AllowPrivateOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Follow the events of accounts, a server or a relay, until it is stopped.
+
+    It goes on where it was, also after it was killed: no event is missed, and none is counted twice. Datasets are then
+    found by `shoal find`, and in the local index (`shoal catalog search`) as handle/name.
+
+    \b
+    Examples:
+      shoal atmosphere watch alice.bsky.social
+      shoal atmosphere watch --service https://relay.example.org
+    """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
+    with client_for(pds, plc, allow_private=allow_private) as client:
+        tell = None if as_json else _tell
+        try:
+            with default_index() as index:
+                count = client.watch(service, handles=handles or None, index=index, on_event=tell, idle=idle)
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+        if as_json:
+            print_json({"events": count, "records": len(client.followed)})
+        else:
+            print_text(f"{show_count(count, 'event')}; {show_count(len(client.followed), 'record')} known")
+
+
+def _tell(event: Event) -> None:
+    name = "" if event.value is None else str(event.value.get("name", ""))
+    print_text(f"{event.action:<6}  {event.uri}  {printable(name)}")
+
+
+def find(
+    text: Annotated[
+        str, typer.Argument(metavar="TEXT", help="Words that must all be there; none for everything.")
+    ] = "",
+    handles: Annotated[
+        list[str] | None,
+        typer.Option("--of", metavar="HANDLE", help="Look through this account; several times for more."),
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, metavar="N", help="At most this many.")] = 50,
+    pds: PdsOption = None,
+    plc: PlcOption = None,
+    appview: AppViewOption = None,
+    allow_private: AllowPrivateOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Find published datasets by words.
+
+    The words are looked for in names, descriptions, tags and licenses: of what `shoal atmosphere watch` has followed,
+    of the accounts named with --of, and by an AppView where one is configured.
+
+    \b
+    Examples:
+      shoal find cats --of alice.bsky.social
+      shoal find "small animals" --json
+    """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
+    with client_for(pds, plc, appview=appview, allow_private=allow_private) as client:
+        found = client.search(text, handles=handles or (), limit=limit)
+    if as_json:
+        print_json({"datasets": [_facts(dataset) for dataset in found]})
+    elif found:
+        rows = [(one.name, _shown(one.samples), show_bytes(one.bytes or 0), str(one.uri)) for one in found]
+        print_table(["name", "samples", "size", "uri"], rows, right=["samples", "size"])
+    else:
+        print_text("nothing was found; name accounts with --of, or follow some with `shoal atmosphere watch`")
+
+
+def _shown(count: int | None) -> str:
+    return "?" if count is None else f"{count:,}"
+
+
+def _facts(one: PublishedDataset) -> dict[str, Any]:
+    words = {"name": one.name, "description": one.description, "tags": list(one.tags), "license": one.license}
+    return {"uri": str(one.uri), **words, "schema": one.schema_ref, "samples": one.samples, "bytes": one.bytes}
+
+
+def login(
+    handle: Annotated[str | None, typer.Argument(metavar="HANDLE", help="Such as alice.bsky.social.")] = None,
+    save: Annotated[bool, typer.Option("--save", help="Keep the session in a file that only you can read.")] = False,
+    forget: Annotated[bool, typer.Option("--forget", help="Remove the session that was kept.")] = False,
+    pds: PdsOption = None,
+    plc: PlcOption = None,
+    allow_private: AllowPrivateOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Log in to the AT Protocol network.
+
+    The app password is asked for, or taken from SHOAL_APP_PASSWORD; it is never an argument, never shown and never
+    written down. Without --save nothing is kept: set SHOAL_HANDLE and SHOAL_APP_PASSWORD for the other commands. With
+    it the session's tokens are written, readable, into a file with mode 0600.
+
+    \b
+    Examples:
+      shoal login alice.bsky.social --save
+      shoal login --forget
+    """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
+    if forget:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(session_file())
+        if as_json:
+            print_json({"forgotten": True})
+        else:
+            print_text("the session is forgotten")
+        return
+    if handle is None:
+        raise OptionError("whose session?", expected="a handle")
+    with client_for(pds, plc, allow_private=allow_private) as client:
+        client.login(handle, _password())
+        path = keep_session(client) if save else None
+        if as_json:
+            print_json({"handle": client.handle, "did": client.did, "session": path})
+        else:
+            print_text(f"logged in as {client.handle} ({client.did})" + (f"; session kept in {path}" if path else ""))
+
+
+def _password() -> str:
+    given = os.environ.get("SHOAL_APP_PASSWORD")
+    if given:
+        return given
+    if not sys.stdin.isatty():
+        return sys.stdin.readline().rstrip("\n")
+    answer: str = typer.prompt("app password", hide_input=True, err=True)
+    return answer
+
+
+@contextmanager
+def client_for(
+    pds: str | None, plc: str | None, *, appview: str | None = None, allow_private: bool = False, login: bool = False
+) -> Iterator[AtmosphereClient]:
+    """A client, logged in by the environment or by the session that was kept, where ``login`` asks for it."""
+    with AtmosphereClient(pds, plc, appview=appview, allow_private=allow_private) as client:
+        kept = login and _enter(client)
+        yield client
+        if kept:  # tokens may have been renewed, and the old ones are then worth nothing
+            keep_session(client)
+
+
+def _enter(client: AtmosphereClient) -> bool:
+    """Log in; True where that was by the kept session."""
+    given = os.environ.get("SHOAL_SESSION"), os.environ.get("SHOAL_HANDLE"), os.environ.get("SHOAL_APP_PASSWORD")
+    session, handle, password = given
+    if session:
+        client.import_session(session)
+    elif handle and password:
+        client.login(handle, password)
+    elif os.path.exists(session_file()):
+        with open(session_file(), encoding="utf-8") as file:
+            client.import_session(file.read())
+        return True
+    else:
+        client.require_login()
+    return False
+
+
+def keep_session(client: AtmosphereClient) -> str:
+    """Write the session down, for this user's eyes only; returns the path."""
+    path = session_file()
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    descriptor = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with open(descriptor, "w", encoding="utf-8") as file:
+        file.write(client.export_session())
+    os.replace(f"{path}.new", path)
+    return path
+
+
+def publish(
+    source: Annotated[str, typer.Argument(metavar="SRC", help="A folder, a pattern, a URL, or @local/NAME.")],
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="What it is called; else SRC's own.")
+    ] = None,
+    storage: Annotated[str, typer.Option("--storage", metavar="KIND", help="auto, http, s3 or blobs.")] = "auto",
+    description: Annotated[str, typer.Option("--description", metavar="TEXT", help="A few words about it.")] = "",
+    tags: Annotated[list[str] | None, typer.Option("--tag", metavar="WORD", help="May be given several times.")] = None,
+    license: Annotated[str, typer.Option("--license", metavar="NAME", help="Such as CC0-1.0.")] = "",  # noqa: A002
+    version: Annotated[
+        str | None, typer.Option("--version", metavar="V", help="Also publish a label, for @handle/name@V.")
+    ] = None,
+    schema: Annotated[
+        str | None, typer.Option("--schema", metavar="URI", help="The schema, where the dataset does not say it.")
+    ] = None,
+    pds: PdsOption = None,
+    plc: PlcOption = None,
+    allow_private: AllowPrivateOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Publish a dataset on the AT Protocol network.
+
+    Its record goes up, the schema of its samples, and its bytes where others could not read them: data at public URLs
+    and in public buckets stays where it is, local files become blobs of the account's server. The same data again gives
+    the same record.
+
+    \b
+    Examples:
+      shoal publish photos-tar/ --name photos --description "Cats" --tag cats
+      shoal publish 'https://example.org/train-{000000..000009}.tar' --name far --schema at://...
+      shoal publish @local/photos
+    """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
+    if storage not in ("auto", "http", "s3", "blobs"):
+        raise OptionError("there is no such storage", expected="auto, http, s3 or blobs", found=storage)
+    with client_for(pds, plc, allow_private=allow_private, login=True) as client, _bar(as_json) as tell:
+        said: dict[str, Any] = {"description": description, "tags": tags or (), "license": license, "version": version}
+        reach: dict[str, Any] = {"storage": storage, "allow_private": allow_private, "progress": tell}
+        if source.startswith("@local/"):
+            index = default_index()
+            given: dict[str, Any] = {word: value or None for word, value in said.items() if word != "license"}
+            uri = promote_to_atmosphere(
+                index.get_dataset(source), index, client, name=name, license=license, **given, **reach
+            )
+            made = client.get_dataset(uri)
+        else:
+            called = name or base_name(source.rstrip("/")).partition(".")[0]
+            made = client.publish_dataset(load_dataset(source), name=called, schema=schema, **said, **reach)
+        _report(client, made, as_json)
+
+
+@contextmanager
+def _bar(quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """A bar for a task whose size is told with its first step."""
+    with ExitStack() as stack:
+        steps: list[Callable[[int], None]] = []
+        before = 0
+
+        def tell(done: int, total: int) -> None:
+            nonlocal before
+            if not steps:
+                steps.append(stack.enter_context(progress("publishing", total, quiet=quiet)))
+            steps[0](done - before)
+            before = done
+
+        yield tell
+
+
+def _report(client: AtmosphereClient, made: PublishedDataset, as_json: bool) -> None:
+    kind = type(made.storage).__name__.removeprefix("Storage").lower()
+    if as_json:
+        facts = {"uri": str(made.uri), "cid": str(made.cid), "name": made.name, "storage": kind}
+        print_json(
+            {**facts, "samples": made.samples, "bytes": made.bytes, "reference": f"@{client.handle}/{made.name}"}
+        )
+        return
+    size = f"{show_count(made.samples or 0, 'sample')}, {show_bytes(made.bytes or 0)} as {kind}"
+    print_text(f"{made.uri}\n@{client.handle}/{made.name}: {size}")
+
+
+def pull(
+    ref: Annotated[str, typer.Argument(metavar="REF", help="at://..., @handle/name or @handle/name@version.")],
+    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="Where the copy goes.")],
+    pds: PdsOption = None,
+    plc: PlcOption = None,
+    appview: AppViewOption = None,
+    allow_private: AllowPrivateOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy a published dataset into a folder.
+
+    Every shard is checked against its record, and the schema goes into the manifest. A copy that was cut short goes on
+    where it was.
+
+    \b
+    Examples:
+      shoal pull @alice.bsky.social/photos photos/
+      shoal pull at://did:plc:.../science.alt.dataset.entry/3k... photos/ --json
+    """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
+    with client_for(pds, plc, appview=appview, allow_private=allow_private) as client:
+        dataset = client.get_dataset(ref)
+        with progress("fetching", len(dataset.data_urls), quiet=as_json) as step:
+            paths = client.pull(str(dataset.uri), folder, progress=lambda done, total: step(1))
+    if as_json:
+        print_json({"uri": str(dataset.uri), "folder": folder, "shards": paths})
+    else:
+        print_text(f"{show_count(len(paths), 'shard')} of {dataset.name}: {folder}")

@@ -1,4 +1,4 @@
-"""``shoal verify``: everything that is wrong with a dataset."""
+"""``shoal verify`` and ``shoal repair``: find damage, and save what is intact."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ from typing import Annotated
 
 import typer
 
-from shoal.build import READERS, Finding, Verification, report_page
+from shoal.build import READERS, Finding, Repair, ShardRepair, Verification, report_page
+from shoal.build import repair as repair_all
 from shoal.build import verify as verify_all
-from shoal.errors import StoreError
+from shoal.errors import OptionError, StoreError
 from shoal.shard import Located, ShardReport, locate_shards, update_manifest, with_hashes
-from shoal.store import put, relative_url, store_for
+from shoal.store import put, relative_url, stat, store_for
 
 from ._options import JsonOption, PathArgument, ReportOption, SplitOption, WorkersOption
 from ._output import print_json, print_text, printable, progress, show_bytes, show_count
 
-__all__ = ["verify"]
+__all__ = ["repair", "verify"]
+
+_TRUST = ("auto", "index", "tar")
+_SHOWN = 10
 
 
 def verify(
@@ -51,7 +55,7 @@ def verify(
       shoal verify data/ --strict --report verified.html
     """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
     located = locate_shards(path, split)
-    with progress("verifying", _size(located), quiet=as_json, sizes=True) as advance:
+    with progress("verifying", _located_size(located), quiet=as_json, sizes=True) as advance:
         found = verify_all(
             path,
             split=split,
@@ -59,18 +63,18 @@ def verify(
             decode=deep,
             readers=READERS if lint else (),
             workers=workers,
-            on_shard=None if as_json else _print,
+            on_shard=None if as_json else _print_verified,
             on_bytes=advance,
         )
     filled = _fill_hashes(located, found.shards) if hashed else 0
     if report is not None:
         put(report, report_page(found).encode())
-    _end(found, filled, as_json)
+    _end_verify(found, filled, as_json)
     if not found.ok or (strict and found.count("warning")):
         raise typer.Exit(1)
 
 
-def _size(located: Located) -> int:
+def _located_size(located: Located) -> int:
     return sum(_object_size(ref.url) for ref in located.shards)
 
 
@@ -81,7 +85,7 @@ def _object_size(url: str) -> int:
         return 0
 
 
-def _print(report: ShardReport) -> None:
+def _print_verified(report: ShardReport) -> None:
     state = "ok" if report.ok else show_count(len(report.problems), "problem")
     counts = (
         f"{show_count(report.samples, 'sample')}, {show_count(report.members, 'member')}, {show_bytes(report.bytes)}"
@@ -106,7 +110,7 @@ def _fill_hashes(located: Located, reports: Sequence[ShardReport]) -> int:
     return len(hashes)
 
 
-def _end(found: Verification, filled: int, as_json: bool) -> None:
+def _end_verify(found: Verification, filled: int, as_json: bool) -> None:
     problems = sum(len(report.problems) for report in found.shards)
     if as_json:
         print_json({**found.to_dict(), "problems": problems, "hashes_filled": filled})
@@ -125,3 +129,99 @@ def _print_warning(finding: Finding) -> None:
     print_text(f"warning: {printable(str(finding))} [{finding.rule}]")
     print_text(f"  why: {printable(finding.why)}")
     print_text(f"  what to do: {printable(finding.advice)}")
+
+
+def repair(
+    path: PathArgument,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output", "-o", metavar="FOLDER", help="Write the repaired dataset there; touch nothing in PATH."
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and write nothing.")] = False,
+    trust: Annotated[
+        str,
+        typer.Option(
+            metavar="|".join(_TRUST), help="Whom to believe where a tar is in order and its index says otherwise."
+        ),
+    ] = "auto",
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Where there are no checksums, also leave out samples that do not decode.")
+    ] = False,
+    drop_missing: Annotated[
+        bool, typer.Option("--drop-missing", help="Take shards that are not there off the manifest.")
+    ] = False,
+    split: SplitOption = None,
+    workers: WorkersOption = None,
+    report: ReportOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Save every sample that is whole, and keep the rest.
+
+    Sound shards are not touched. Missing and stale indexes are made anew. Of a damaged shard the samples that are whole
+    are written into a new one of the same name; the shard as it was is kept in .shoal/quarantine, and nothing is
+    deleted. With an index every saved byte is checked. The exit code is 1 when a sample is lost or a shard is missing.
+
+    \b
+    Examples:
+      shoal repair data/ --dry-run
+      shoal repair data/ --report repaired.html
+      shoal repair data/ --output whole/ --json
+    """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
+    if trust not in _TRUST:
+        raise OptionError("--trust has no such choice", expected=" or ".join(_TRUST), found=trust)
+    with progress("repairing", _path_size(path, split), quiet=as_json, sizes=True) as advance:
+        done = repair_all(
+            path,
+            output=output,
+            dry_run=dry_run,
+            split=split,
+            trust=trust,  # type: ignore[arg-type]  # it is one of them
+            decode=deep,
+            drop_missing=drop_missing,
+            workers=workers,
+            on_shard=None if as_json else _print_repaired,
+            on_bytes=advance,
+        )
+    if report is not None:
+        put(report, report_page(done).encode())
+    _end_repair(done, as_json)
+    if not done.complete:
+        raise typer.Exit(1)
+
+
+def _path_size(path: str, split: str | None) -> int:
+    return sum(_stat_size(ref.url) for ref in locate_shards(path, split).shards)
+
+
+def _stat_size(url: str) -> int:
+    try:
+        return stat(url).size
+    except StoreError:  # its absence is told when its turn comes
+        return 0
+
+
+def _print_repaired(shard: ShardRepair) -> None:
+    if shard.action == "sound":
+        return
+    counts = f"{show_count(shard.saved, 'sample')} saved, {shard.lost_count:,} lost"
+    proof = f", by {shard.proof}" if shard.proof else ""
+    print_text(f"{printable(shard.url)}: {shard.action} ({counts}{proof})")
+    for reason in shard.reasons[:_SHOWN]:
+        print_text(f"  {printable(reason)}")
+    for lost in shard.lost[:_SHOWN]:
+        print_text(f"  lost {printable(lost.key)}: {printable(lost.reason)}")
+    if len(shard.lost) > _SHOWN:
+        print_text(f"  and {len(shard.lost) - _SHOWN:,} more")
+    if shard.quarantine is not None:
+        print_text(f"  kept at {printable(shard.quarantine)}")
+
+
+def _end_repair(done: Repair, as_json: bool) -> None:
+    if as_json:
+        print_json(done.to_dict())
+        return
+    counts = f"{show_count(done.saved, 'sample')}, {done.lost:,} lost"
+    would = ", nothing was written" if done.dry_run else ""
+    print_text(f"{show_count(len(done.shards), 'shard')}, {len(done.changed):,} not sound: {counts}{would}")
