@@ -385,8 +385,7 @@ def test_a_package_that_was_asked_for_is_named_when_it_is_missing(monkeypatch, o
 
 
 def test_pillow_alone_is_enough(monkeypatch):
-    for module in ("_image_read", "_image_resize"):
-        monkeypatch.setattr(f"shoal.codec.{module}.find_spec", lambda name: None)
+    monkeypatch.setattr("shoal.codec._image_decode.find_spec", lambda name: None)
     for package in ("simplejpeg", "cv2"):
         monkeypatch.setitem(sys.modules, package, None)
     assert decoded(JPEGS["colour"], "rgb8@20x30").shape == (20, 30, 3)
