@@ -20,7 +20,7 @@ import redis
 
 from shoal.local import LocalIndex, Storage, StoredShard
 from shoal.local._backend import Transaction
-from shoal.local._datasets import Draft, record
+from shoal.local._datasets import EntryDraft, record
 from shoal.local._entry import cid_of
 from shoal.schema import Field, FloatType, IntType, Schema, StrType
 
@@ -121,18 +121,18 @@ def _fill(index: LocalIndex, entries: int) -> None:
     print(f"{index!r}: {entries:,} entries in {taken:.0f} s, {taken / entries * 1000:.2f} ms each", file=sys.stderr)
 
 
-def _recorded(drafts: list[Draft], change: Transaction) -> None:
+def _recorded(drafts: list[EntryDraft], change: Transaction) -> None:
     for draft in drafts:
         record(change, draft, 1.8e9)
 
 
-def _draft(number: int, refs: list[str], draw: random.Random) -> Draft:
+def _draft(number: int, refs: list[str], draw: random.Random) -> EntryDraft:
     size = draw.randrange(10**6)
     shards = tuple(
         StoredShard(f"shard-{at:06d}.tar", "train", size // 3, size * 100, f"{number * 4 + at:064x}") for at in range(3)
     )
     storage = Storage(f"s3://bucket/{number}", "http://127.0.0.1:9000", "us-east-1", has_manifest=True)
-    return Draft(
+    return EntryDraft(
         _name(number),
         cid_of([["train", number]]),
         storage,

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from shoal import load
 from shoal.adapt import map_arrays
 from shoal.errors import MissingExtraError, OptionError
-from shoal.load import Built, LoaderOptions, Map, PipelineSpec, build
+from shoal.load import BoundPipeline, LoaderOptions, Map, PipelineSpec, build
 
 if TYPE_CHECKING:
     from jax.sharding import Sharding
@@ -82,7 +82,7 @@ class DataLoader(load.DataLoader):
         return made
 
     @functools.cached_property
-    def _built(self) -> Built:
+    def _built(self) -> BoundPipeline:
         jax, spec = _jax(), self._spec
         if spec.options.rank is None and jax.process_count() > 1:
             ranks = {"rank": jax.process_index(), "world_size": jax.process_count()}

@@ -22,7 +22,7 @@ import atheris
 with atheris.instrument_imports(include=["shoal.shard"]):
     from shoal.errors import TarError
     from shoal.shard._tar_header import BLOCK, padded, parse_header
-    from shoal.shard._tar_scan import EXTENDED, Gap, ScanOptions, StreamFeed, scan
+    from shoal.shard._tar_scan import EXTENDED, ScanOptions, StreamFeed, UnreadableRange, scan
 
 warnings.simplefilter("ignore")
 
@@ -54,7 +54,7 @@ def _read(archive: bytes, chunk_bytes: int) -> tuple[list[tuple[str, bytes]], Ta
 def _go_on(archive: bytes) -> None:
     position, errors = 0, []
     for part in scan(StreamFeed(io.BytesIO(archive)), ScanOptions(chunk_bytes=1024), on_damage=errors.append):
-        start = part.start if isinstance(part, Gap) else part.base
+        start = part.start if isinstance(part, UnreadableRange) else part.base
         assert start == position < part.stop, (start, position, part.stop)
         position = part.stop
         assert len(errors) <= len(archive) // BLOCK + 2

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 import shoal
 from shoal.errors import ChecksumError, DecodeError, FieldError, OptionError, SchemaMismatchError
-from shoal.load import Learnt, PayloadRun, SampleBatch, TypedColumns
+from shoal.load import PayloadLayoutCache, PayloadRun, SampleBatch, TypedColumns
 from shoal.load._msgpack_scan import steps_of, walk
 from shoal.sample import field_spans
 from shoal.shard import RawField, join_raw
@@ -300,7 +300,7 @@ def test_a_payload_that_ends_within_its_array_is_refused_and_not_read_on_into_th
 
 
 def test_what_was_learnt_of_other_payloads_does_not_stand_in_the_way():
-    learnt = Learnt(First)
+    learnt = PayloadLayoutCache(First)
     for shape in ((3, 4), (5,), (3, 4)):
         samples = firsts(4, shape)
         run = PayloadRun(raw_of([sample.packed for sample in samples]), learnt)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 import shoal
 from shoal.errors import ChecksumError, SchemaMismatchError, TruncatedError
-from shoal.load import BufferPool, Learnt, PayloadReader, SampleBatch
+from shoal.load import BufferPool, PayloadLayoutCache, PayloadReader, SampleBatch
 from shoal.load import _columns as direct
 from shoal.load._columns import direct_columns, direct_plan
 from shoal.shard import ShardSource
@@ -106,7 +106,7 @@ def test_the_plan_of_one_sample_is_right_for_all_and_each_array_is_one(stored, m
     monkeypatch.setattr(cut, "_LEAST_SHARE", 1 << 18)
     samples, path = stored
     dataset = shoal.Dataset(path, sample_type=type(samples[0]))
-    source, learnt = source_of(dataset), Learnt(type(samples[0]))
+    source, learnt = source_of(dataset), PayloadLayoutCache(type(samples[0]))
     plan = direct_plan(source, 0, "msgpack", learnt)
     assert plan is not None
     numbers = np.random.default_rng(threads).permutation(COUNT)
@@ -173,7 +173,7 @@ def test_what_a_caller_holds_is_never_overwritten(stored):
 def test_a_batch_that_was_let_go_gives_its_memory_to_a_later_one(tmp_path):
     shoal.write_samples([first(number) for number in range(64)], tmp_path)
     source = source_of(shoal.Dataset[First](tmp_path))
-    reader = PayloadReader(source, "msgpack", Learnt(First), buffers=BufferPool())
+    reader = PayloadReader(source, "msgpack", PayloadLayoutCache(First), buffers=BufferPool())
     assert reader.is_direct(0)
     places = set()
     for at in range(0, 64, 8):
@@ -185,7 +185,7 @@ def test_a_batch_that_was_let_go_gives_its_memory_to_a_later_one(tmp_path):
 def test_threads_that_share_a_reader_read_what_one_reads(stored):
     samples, path = stored
     source = source_of(shoal.Dataset(path, sample_type=type(samples[0])))
-    reader = PayloadReader(source, "msgpack", Learnt(type(samples[0])), buffers=BufferPool())
+    reader = PayloadReader(source, "msgpack", PayloadLayoutCache(type(samples[0])), buffers=BufferPool())
     orders = [np.random.default_rng(seed).permutation(COUNT)[:17] for seed in range(24)]
     with ThreadPoolExecutor(4) as threads:
         for order, columns in zip(orders, threads.map(reader.read, orders), strict=True):
@@ -195,7 +195,7 @@ def test_threads_that_share_a_reader_read_what_one_reads(stored):
 def test_a_reader_reads_small_samples_in_any_order_too(tmp_path):
     samples = [First(np.full(3, n, np.uint8), str(n), n / 2) for n in range(50)]
     shoal.write_samples(samples, tmp_path, max_samples=20)
-    reader = PayloadReader(source_of(shoal.Dataset[First](tmp_path)), "msgpack", Learnt(First))
+    reader = PayloadReader(source_of(shoal.Dataset[First](tmp_path)), "msgpack", PayloadLayoutCache(First))
     for order in ([4, 3, 3, 49, 20], [1, 2, 3], [7], []):
         columns = reader.read(np.array(order, np.int64))
         assert len(columns) == len(order)
@@ -233,7 +233,7 @@ def test_texts_on_both_sides_are_read_by_block(tmp_path):
     samples = [between(number) for number in range(30)]
     shoal.write_samples(samples, tmp_path)
     dataset = shoal.Dataset[Between](tmp_path)
-    assert direct_plan(source_of(dataset), 0, "msgpack", Learnt(Between)) is None
+    assert direct_plan(source_of(dataset), 0, "msgpack", PayloadLayoutCache(Between)) is None
     (batch,) = dataset.ordered(30)
     assert_same(batch, samples)
     held = [one.image[1:] for one in dataset.ordered(10)]
@@ -248,7 +248,7 @@ def test_elsewhere_than_in_plain_local_files_batches_are_the_same(tmp_path, comp
         for sample in samples:
             writer.write({"msgpack": sample.packed})
     dataset = shoal.Dataset[Last](url)
-    assert direct_plan(source_of(dataset), 0, "msgpack", Learnt(Last)) is None
+    assert direct_plan(source_of(dataset), 0, "msgpack", PayloadLayoutCache(Last)) is None
     for at, batch in enumerate(dataset.ordered(8)):
         assert_same(batch, samples[at * 8 : at * 8 + 8])
     assert sorted(score for batch in dataset.shuffled(8, seed=1) for score in batch.score) == list(
@@ -347,7 +347,7 @@ def test_any_mix_of_layouts_gives_what_unpacking_gives(maker, rows, size):
         patch.setattr(direct, "LARGE_BYTES", 16)
         shoal.write_samples(samples, pathlib.Path(folder), max_samples=5)
         dataset = shoal.Dataset(pathlib.Path(folder), sample_type=type(samples[0]))
-        assert direct_plan(source_of(dataset), 0, "msgpack", Learnt(type(samples[0]))) is not None
+        assert direct_plan(source_of(dataset), 0, "msgpack", PayloadLayoutCache(type(samples[0]))) is not None
         place = {key: number for number, key in enumerate(dataset.keys())}
         for batch in [*dataset.ordered(size), *dataset.shuffled(size, seed=len(rows))]:
             assert_same(batch, [samples[place[key]] for key in batch.keys])

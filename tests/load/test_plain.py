@@ -11,7 +11,7 @@ from hypothesis import given
 
 import shoal
 from shoal.errors import DecodeError, SchemaMismatchError
-from shoal.load import Learnt, PayloadRun, SampleBatch, TypedColumns
+from shoal.load import PayloadLayoutCache, PayloadRun, SampleBatch, TypedColumns
 from shoal.sample import unpack
 from shoal.shard import RawField
 
@@ -49,7 +49,7 @@ def raw_of(payloads: list[bytes]) -> RawField:
 
 @given(st.lists(ROWS, min_size=1, max_size=12), st.randoms(use_true_random=False))
 def test_columns_are_what_unpacking_gives_in_any_order(samples, random):
-    run = PayloadRun(raw_of([sample.packed for sample in samples]), Learnt(Plain))
+    run = PayloadRun(raw_of([sample.packed for sample in samples]), PayloadLayoutCache(Plain))
     order = np.array([random.randrange(len(samples)) for _ in range(7)])
     for rows, expected in ((slice(None), samples), (order, [samples[place] for place in order])):
         batch = SampleBatch(TypedColumns([(run, rows)]))
@@ -105,7 +105,7 @@ def test_a_value_of_another_kind_is_refused_with_its_sample(name):
 @pytest.mark.parametrize("rows", [slice(None), np.array([1, 0])], ids=["neighbours", "any order"])
 def test_a_text_that_is_not_utf8_is_refused_with_its_sample(rows):
     wrong = payload(text="abc").replace(b"abc", b"a\xff\xfe")
-    run = PayloadRun(raw_of([payload(text="xyz"), wrong]), Learnt(Plain))
+    run = PayloadRun(raw_of([payload(text="xyz"), wrong]), PayloadLayoutCache(Plain))
     with pytest.raises(DecodeError) as caught:
         _ = SampleBatch(TypedColumns([(run, rows)])).text
     assert caught.value.key == "key 1"

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 import shoal
 from shoal.errors import PositionError
-from shoal.load import DataLoader, Learnt, PayloadReader, TypedColumns
+from shoal.load import DataLoader, PayloadLayoutCache, PayloadReader, TypedColumns
 from shoal.load._columns import settled_run
 from shoal.sample import pack
-from shoal.shard import RawField, Resident, ShardSource
+from shoal.shard import RawField, ShardMemoryCache, ShardSource
 
 
 @shoal.packable
@@ -55,7 +55,7 @@ rows = st.builds(row, st.integers(-(1 << 62), 1 << 62), st.text(max_size=40), st
 
 @given(samples=st.lists(rows, min_size=1, max_size=20), picked=st.data())
 def test_any_rows_are_those_samples(samples: list[Row], picked: st.DataObject) -> None:
-    run = settled_run(raw_of([pack(one) for one in samples]), Learnt(Row))
+    run = settled_run(raw_of([pack(one) for one in samples]), PayloadLayoutCache(Row))
     assert run is not None
     wanted = picked.draw(st.lists(st.integers(0, len(samples) - 1), min_size=1, max_size=30))
     columns = TypedColumns([(run, np.array(wanted, np.int64))])
@@ -70,7 +70,7 @@ def test_any_rows_are_those_samples(samples: list[Row], picked: st.DataObject) -
 def test_more_than_are_walked_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shoal.load._columns._WALKED_AT_ONCE", 3)
     monkeypatch.setattr("shoal.load._columns._VALUES_AT_ONCE", 3)
-    run = settled_run(raw_of([pack(row(number, "t" * number)) for number in range(10)]), Learnt(Row))
+    run = settled_run(raw_of([pack(row(number, "t" * number)) for number in range(10)]), PayloadLayoutCache(Row))
     assert run is not None
     columns = TypedColumns([(run, np.arange(9, -1, -1))])
     assert columns.column("text") == ["t" * number for number in range(9, -1, -1)]
@@ -90,12 +90,12 @@ def test_more_than_are_walked_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None
     ids=["none", "no map", "cut short", "no UTF-8", "another shape", "a number too large"],
 )
 def test_what_is_not_alike_is_left_to_batches(payloads: list[bytes]) -> None:
-    assert settled_run(raw_of(payloads), Learnt(Row)) is None
+    assert settled_run(raw_of(payloads), PayloadLayoutCache(Row)) is None
 
 
 def test_a_text_that_may_be_missing_is_left_to_batches() -> None:
-    assert settled_run(raw_of([pack(Maybe("a")), pack(Maybe(None))]), Learnt(Maybe)) is None
-    run = settled_run(raw_of([pack(Maybe("a")), pack(Maybe("b"))]), Learnt(Maybe))
+    assert settled_run(raw_of([pack(Maybe("a")), pack(Maybe(None))]), PayloadLayoutCache(Maybe)) is None
+    run = settled_run(raw_of([pack(Maybe("a")), pack(Maybe("b"))]), PayloadLayoutCache(Maybe))
     assert run is not None
     assert TypedColumns([(run, np.array([1, 0]))]).column("text") == ["b", "a"]
 
@@ -110,17 +110,17 @@ def test_a_sample_that_its_class_does_not_allow_is_told_by_who_reads_it() -> Non
         weight: float
         good: bool
 
-    assert settled_run(raw_of([pack(row(1)), pack(row(2))]), Learnt(Other)) is None
+    assert settled_run(raw_of([pack(row(1)), pack(row(2))]), PayloadLayoutCache(Other)) is None
 
 
 def test_a_reader_goes_over_to_it_when_all_is_in_memory(tmp_path: pathlib.Path) -> None:
     shoal.write_samples(map(row, range(400)), tmp_path / "x.tar")
     source = shoal.Dataset[Row](str(tmp_path / "x.tar")).source
     assert isinstance(source, ShardSource)
-    resident = Resident.over(source, 1 << 30)
+    resident = ShardMemoryCache.over(source, 1 << 30)
     assert resident is not None
     assert resident.raw("msgpack") is None  # nothing was read yet
-    reader = PayloadReader(source, "msgpack", Learnt(Row), resident=resident)
+    reader = PayloadReader(source, "msgpack", PayloadLayoutCache(Row), resident=resident)
     wanted = np.random.default_rng(1).permutation(400)
     for _ in range(3):
         assert reader.read(wanted).column("number") == wanted.tolist()

@@ -15,8 +15,8 @@ from shoal.errors import LoaderStateError, OptionError, PositionError
 from shoal.order import (
     BlockShuffle,
     GlobalShuffle,
+    PartitionState,
     Sequential,
-    Share,
     Split,
     State,
     epoch_end,
@@ -251,12 +251,16 @@ def test_a_state_is_small_and_names_its_seed():
 
 
 def test_shares_survive_json():
-    state = State(ORDER.to_json(), shares=(Share(3, 5, 10, 1, (((5, 0, 0), (6, 1, 2)),)), Share(4, 5, 9)))
+    state = State(
+        ORDER.to_json(), shares=(PartitionState(3, 5, 10, 1, (((5, 0, 0), (6, 1, 2)),)), PartitionState(4, 5, 9))
+    )
     assert State.from_dict(json.loads(json.dumps(state.to_dict()))) == state
 
 
 def test_merging_gathers_shares():
-    parts = [State(ORDER.to_json(), 1, 64, shares=(Share(lane, 3, 8, 0, (((lane, 0, 0),),)),)) for lane in (2, 0, 1)]
+    parts = [
+        State(ORDER.to_json(), 1, 64, shares=(PartitionState(lane, 3, 8, 0, (((lane, 0, 0),),)),)) for lane in (2, 0, 1)
+    ]
     merged = State.merge(parts)
     assert [one.index for one in merged.shares] == [0, 1, 2]
     assert State.merge([merged, *parts]) == merged
@@ -270,7 +274,10 @@ def test_merging_gathers_shares():
         ([State({}, 1), State({}, 2)], "differ in epoch"),
         ([State({}, 0, 1), State({}, 0, 2)], "differ in position"),
         ([State({"seed": 1}), State({"seed": 2})], "differ in settings"),
-        ([State({}, shares=(Share(0, 2, 1),)), State({}, shares=(Share(0, 2, 2),))], "share 0 stands at two places"),
+        (
+            [State({}, shares=(PartitionState(0, 2, 1),)), State({}, shares=(PartitionState(0, 2, 2),))],
+            "share 0 stands at two places",
+        ),
     ],
 )
 def test_states_of_different_places_do_not_merge(states, what):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from hypothesis import strategies as st
 
 from shoal.errors import TarError
-from shoal.shard._tar_scan import Chunk, Feed, Gap, ReaderFeed, ScanOptions, StreamFeed, scan
+from shoal.shard._tar_scan import Chunk, Feed, ReaderFeed, ScanOptions, StreamFeed, UnreadableRange, scan
 from shoal.store import ObjectInfo
 
 BLOCK = 512
@@ -88,7 +88,7 @@ class Scanned:
 
     members: Members
     chunks: list[Chunk]
-    gaps: list[Gap]
+    gaps: list[UnreadableRange]
     errors: list[TarError]
     skipped: Counter[str]
 
@@ -102,7 +102,7 @@ def scanned(
     for part in scan(
         feed or reader_feed(archive), options, skipped=found.skipped, on_damage=found.errors.append if go_on else None
     ):
-        if isinstance(part, Gap):
+        if isinstance(part, UnreadableRange):
             assert part.start == position
             assert part.stop > part.start
             found.gaps.append(part)

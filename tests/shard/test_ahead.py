@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from shoal.shard._prefetch import Ahead, _Line
+from shoal.shard._prefetch import Prefetcher, _Line
 
 
 class Task:
@@ -23,7 +23,7 @@ class Task:
     def drop(self) -> None: ...
 
 
-def begun(tasks: list[Task], ahead: Ahead, count: int) -> bool:
+def begun(tasks: list[Task], ahead: Prefetcher, count: int) -> bool:
     """Whether these many tasks are done, and no more are held."""
     return all(task.done.wait(20) for task in tasks[:count]) and [ahead.is_held(task.name) for task in tasks] == [
         at < count for at in range(len(tasks))
@@ -32,7 +32,7 @@ def begun(tasks: list[Task], ahead: Ahead, count: int) -> bool:
 
 def test_the_next_begins_when_there_is_room_for_it():
     tasks = [Task(number, 30) for number in range(6)]
-    ahead = Ahead(iter(tasks), most_bytes=100, at_once=4)
+    ahead = Prefetcher(iter(tasks), most_bytes=100, at_once=4)
     ahead.go_on()
     assert begun(tasks, ahead, 3)
     ahead.shrink(0, 15)
@@ -45,7 +45,7 @@ def test_the_next_begins_when_there_is_room_for_it():
 
 def test_what_was_used_is_not_counted_again_when_it_is_let_go_of():
     tasks = [Task(number, 30) for number in range(4)]
-    ahead = Ahead(iter(tasks), most_bytes=60, at_once=4)
+    ahead = Prefetcher(iter(tasks), most_bytes=60, at_once=4)
     ahead.go_on()
     assert begun(tasks, ahead, 2)
     ahead.shrink(0, 25)

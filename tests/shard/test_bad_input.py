@@ -40,7 +40,7 @@ from tests.shard.archives import (
 )
 
 from shoal.errors import HeaderError, ShoalWarning, StoreError, TarError, TruncatedError, UnsupportedMemberError
-from shoal.shard._index import IndexFacts
+from shoal.shard._index import IndexMetadata
 from shoal.shard._index_build import build_index
 from shoal.shard._member_names import KeyRule
 from shoal.shard._tar_scan import Chunk, ReaderFeed, ScanOptions, StreamFeed, scan
@@ -53,7 +53,7 @@ LONG_NAME = "long-" * 25 + "{:02d}"
 
 
 def _index(archive: bytes, rule: KeyRule = KeyRule()):  # noqa: B008 - a frozen value
-    return build_index(reader_feed(archive), IndexFacts(len(archive), 0, rule), "memory://test.tar")
+    return build_index(reader_feed(archive), IndexMetadata(len(archive), 0, rule), "memory://test.tar")
 
 
 def _until_error(archive, feed=None, options=DEFAULT):
@@ -188,7 +188,7 @@ def test_indexing_a_large_member_of_a_file_that_shrinks_is_an_error(monkeypatch)
     archive = plain("a.bin", data_of(5 << 20)) + END
     reader = BytesReader(archive[: 3 << 20], size=len(archive))
     with pytest.raises(TruncatedError):
-        build_index(ReaderFeed(reader), IndexFacts(len(archive), 0), "memory://test.tar")
+        build_index(ReaderFeed(reader), IndexMetadata(len(archive), 0), "memory://test.tar")
 
 
 # ------------------------------------------------------------------------------------------------------------ bit flips

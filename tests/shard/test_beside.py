@@ -14,7 +14,7 @@ import pytest
 
 from shoal.errors import StoreError
 from shoal.shard import ReaderFeed, scan
-from shoal.shard._background_io import Beside, WriteBehind
+from shoal.shard._background_io import BackgroundThread, WriteBehindBuffer
 from shoal.store import ObjectInfo, store_for
 
 MEGABYTE = 1 << 20
@@ -48,7 +48,7 @@ class Sink:
 
 def test_a_call_is_under_way_when_start_returns() -> None:
     began, go = threading.Event(), threading.Event()
-    beside = Beside()
+    beside = BackgroundThread()
 
     def call() -> str:
         began.set()
@@ -65,7 +65,7 @@ def test_a_call_is_under_way_when_start_returns() -> None:
 
 
 def test_no_thread_stays_when_it_is_forgotten() -> None:
-    beside = Beside()
+    beside = BackgroundThread()
     beside.start(int).future.result(10)
     threads = ours()
     assert threads
@@ -78,7 +78,7 @@ def test_no_thread_stays_when_it_is_forgotten() -> None:
 
 def test_blocks_are_written_in_order() -> None:
     sink = Sink()
-    writer = WriteBehind(sink)
+    writer = WriteBehindBuffer(sink)
     blocks = [bytes([number]) * (MEGABYTE if number % 3 else 10) for number in range(12)]
     for block in blocks:
         writer.write(block)
@@ -92,7 +92,7 @@ def test_blocks_are_written_in_order() -> None:
 def test_what_went_wrong_is_raised_by_the_next_call(last: str) -> None:
     """And nothing is written behind it."""
     sink = Sink(bad=1)
-    writer = WriteBehind(sink)
+    writer = WriteBehindBuffer(sink)
     writer.write(bytes(MEGABYTE))
     writer.write(bytes(MEGABYTE))
     with pytest.raises(StoreError, match="disk is full"):

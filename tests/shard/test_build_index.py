@@ -38,7 +38,7 @@ from shoal.errors import (
     TarError,
 )
 from shoal.shard import _index_build
-from shoal.shard._index import IndexFacts, LongExtents, decode_index, encode_index, load_index, save_index
+from shoal.shard._index import IndexMetadata, LongExtents, decode_index, encode_index, load_index, save_index
 from shoal.shard._index_build import MOST_WIDE_FIELDS, BlockCutter, build_index
 from shoal.shard._member_names import KeyRule
 from shoal.shard._metadata_columns import LARGEST_SOURCE, LONGEST_TEXT, MOST_COLUMNS
@@ -49,7 +49,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:the archive ends at byte:shoal.e
 
 
 def _index(archive, rule=KeyRule(), feed=None):  # noqa: B008 - a frozen value
-    return build_index(feed or reader_feed(archive), IndexFacts(len(archive), zlib.crc32(archive[:512]), rule), URL)
+    return build_index(feed or reader_feed(archive), IndexMetadata(len(archive), zlib.crc32(archive[:512]), rule), URL)
 
 
 def _samples(index, archive):

@@ -9,7 +9,7 @@ from hypothesis import given
 
 import shoal
 from shoal.errors import ChecksumError, StoreError, TruncatedError
-from shoal.shard import Cuts, ShardSource, open_shard
+from shoal.shard import ScatterSpec, ShardSource, open_shard
 from shoal.shard import _byte_reader as cut
 from shoal.shard._byte_reader import PlainBytes
 from shoal.store import MemoryStore, ScatterReader, store_for
@@ -29,7 +29,7 @@ def shard(request, tmp_path):
     with_shard.close()
 
 
-def put_together(kept: bytes, cuts: Cuts, rows: list[bytes], size: int) -> bytes:
+def put_together(kept: bytes, cuts: ScatterSpec, rows: list[bytes], size: int) -> bytes:
     gaps, at, whole = list(cuts.gaps), 0, b""
     gaps[cuts.varying] += size - cuts.size
     for number, gap in enumerate(gaps):
@@ -40,7 +40,13 @@ def put_together(kept: bytes, cuts: Cuts, rows: list[bytes], size: int) -> bytes
 
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize(
-    "cuts", [Cuts((5, 10), (25,), 1), Cuts((5, 10), (25,), 0), Cuts((3, 0, 7), (20, 10), 1), Cuts((0, 0), (40,), 1)]
+    "cuts",
+    [
+        ScatterSpec((5, 10), (25,), 1),
+        ScatterSpec((5, 10), (25,), 0),
+        ScatterSpec((3, 0, 7), (20, 10), 1),
+        ScatterSpec((0, 0), (40,), 1),
+    ],
 )
 def test_the_pieces_put_together_are_the_members(shard, monkeypatch, cuts, threads):
     monkeypatch.setattr(cut, "_LEAST_SHARE", 1)
@@ -62,8 +68,10 @@ def test_the_pieces_put_together_are_the_members(shard, monkeypatch, cuts, threa
 
 def test_members_too_small_for_the_cuts_are_not_cut(shard):
     out = memoryview(bytearray(41 * len(SIZES)))
-    assert shard.raw_cut(np.arange(len(SIZES)), "bin", Cuts((0, 0), (41,), 1), [out], np.arange(len(SIZES))) is None
-    assert shard.raw_cut(np.array([0]), "txt", Cuts((0, 0), (4,), 1), [out], np.array([0])) is None
+    assert (
+        shard.raw_cut(np.arange(len(SIZES)), "bin", ScatterSpec((0, 0), (41,), 1), [out], np.arange(len(SIZES))) is None
+    )
+    assert shard.raw_cut(np.array([0]), "txt", ScatterSpec((0, 0), (4,), 1), [out], np.array([0])) is None
 
 
 def test_samples_of_several_shards_keep_their_order(tmp_path):
@@ -73,7 +81,7 @@ def test_samples_of_several_shards_keep_their_order(tmp_path):
     source = shoal.Dataset(tmp_path).source
     assert isinstance(source, ShardSource)
     rows, out = np.array([9, 0, 5, 4, 3, 8]), bytearray(6 * 20)
-    found = source.raw_cut(rows, "bin", Cuts((4, 6), (20,), 1), [memoryview(out)])
+    found = source.raw_cut(rows, "bin", ScatterSpec((4, 6), (20,), 1), [memoryview(out)])
     assert found is not None
     assert bytes(out) == b"".join(bytes([row]) * 20 for row in rows)
     assert [found.url(at)[-5] for at in range(6)] == ["2", "0", "1", "1", "0", "2"]
@@ -89,7 +97,9 @@ def test_damage_is_named(tmp_path):
     (tmp_path / "a.tar").write_bytes(data)
     out = memoryview(bytearray(4 * 500))
     with pytest.raises(ChecksumError) as caught:
-        open_shard(str(tmp_path / "a.tar")).raw_cut(np.arange(4), "bin", Cuts((50, 50), (500,), 1), [out], np.arange(4))
+        open_shard(str(tmp_path / "a.tar")).raw_cut(
+            np.arange(4), "bin", ScatterSpec((50, 50), (500,), 1), [out], np.arange(4)
+        )
     assert (caught.value.key, caught.value.field, caught.value.offset) == ("000000002", "bin", at)
 
 

@@ -15,7 +15,7 @@ import shoal
 from shoal.errors import ChecksumError, DecodeError, TruncatedError
 from shoal.shard import ShardSource
 from shoal.shard._index import KnownIndex
-from shoal.shard._random_access import FlatIndex, few_raw, few_samples
+from shoal.shard._random_access import SourceExtents, few_raw, few_samples
 
 SHARDS, EACH = 12, 40
 
@@ -56,7 +56,7 @@ def test_any_rows_in_any_order(source: ShardSource, rows: list[int]) -> None:
 
 def test_it_is_how_a_shuffled_batch_is_read(source: ShardSource) -> None:
     def few(rows: list[int]) -> bool:
-        flat, numbers = FlatIndex(source.starts), np.array(rows)
+        flat, numbers = SourceExtents(source.starts), np.array(rows)
         raw = few_raw(flat, source.shard, source.starts, numbers, "bin")
         assert (raw is None) == (few_samples(flat, source.shard, source.starts, numbers, {}) is None)
         return raw is not None
@@ -65,7 +65,7 @@ def test_it_is_how_a_shuffled_batch_is_read(source: ShardSource) -> None:
     assert not few([5, 6, 7])  # of one shard
     assert not few([*range(20), 100])  # neighbours
     assert not few([*range(0, 40, 2)] * 7 + [100])  # many of a shard
-    assert few_raw(FlatIndex(source.starts), source.shard, source.starts, np.array([5, 100]), "none") is None
+    assert few_raw(SourceExtents(source.starts), source.shard, source.starts, np.array([5, 100]), "none") is None
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut"])
@@ -101,7 +101,7 @@ def test_a_sample_that_lacks_the_field(tmp_path: pathlib.Path) -> None:
 def test_compressed_shards_are_read_by_their_blocks(tmp_path: pathlib.Path, compression: str) -> None:
     source = written(tmp_path / "data", compression=compression)
     rows = np.array([3, 470, 50, 200])
-    assert few_raw(FlatIndex(source.starts), source.shard, source.starts, rows, "bin") is None
+    assert few_raw(SourceExtents(source.starts), source.shard, source.starts, rows, "bin") is None
     assert [sample["bin"] for sample in source.read(rows)] == list(map(value, rows.tolist()))
     raw = source.raw_rows(rows, "bin")
     found = [bytes(raw.data[start : start + size]) for start, size in zip(raw.starts, raw.sizes, strict=True)]
@@ -162,5 +162,5 @@ def test_indexes_that_were_copied_are_let_go_of(tmp_path: pathlib.Path, monkeypa
 
 def test_a_shard_of_another_length_than_was_counted_is_read_by_itself(tmp_path: pathlib.Path) -> None:
     source = written(tmp_path / "data")
-    flat, rows = FlatIndex(source.starts - np.arange(SHARDS + 1)), np.array([1, 200])  # as if each had one fewer
+    flat, rows = SourceExtents(source.starts - np.arange(SHARDS + 1)), np.array([1, 200])  # as if each had one fewer
     assert few_samples(flat, source.shard, source.starts, rows, {}) is None

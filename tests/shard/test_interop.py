@@ -41,7 +41,7 @@ from shoal.shard._foreign_formats import (
     import_energon,
     import_wids,
 )
-from shoal.shard._index import IndexFacts, LongExtents, decode_index, encode_index
+from shoal.shard._index import IndexMetadata, LongExtents, decode_index, encode_index
 from shoal.shard._index_build import build_index
 from shoal.shard._member_names import WEBDATASET_RULE, KeyRule
 from shoal.shard._tar_scan import ReaderFeed
@@ -200,7 +200,7 @@ def read(url):
 
 def built(path, rule=WEBDATASET_RULE):
     reader = store_for(path).open(path)
-    facts = IndexFacts(reader.info.size, crc32(reader.read(0, 512)), rule)
+    facts = IndexMetadata(reader.info.size, crc32(reader.read(0, 512)), rule)
     return build_index(ReaderFeed(reader), facts, path)
 
 

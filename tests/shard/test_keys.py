@@ -13,7 +13,7 @@ from tests.shard.archives import END, NAMES, by_tarfile, pax_member, reader_feed
 from webdataset.tariterators import base_plus_ext, group_by_keys, tar_file_expander
 
 from shoal.errors import DuplicateFieldError, OptionError, TarError
-from shoal.shard._index import IndexFacts
+from shoal.shard._index import IndexMetadata
 from shoal.shard._index_build import build_index
 from shoal.shard._member_names import Grouper, KeyRule, split_name
 
@@ -223,7 +223,7 @@ def test_a_field_with_the_name_of_a_samples_own_facts_is_a_duplicate(field):
 def test_fields_that_differ_in_case_only_are_one_unless_case_is_kept():
     archive = by_tarfile([("a.txt", b"1"), ("a.TXT", b"2")])
     with pytest.raises(DuplicateFieldError) as caught:
-        build_index(reader_feed(archive), IndexFacts(len(archive), 0), "memory://x.tar")
+        build_index(reader_feed(archive), IndexMetadata(len(archive), 0), "memory://x.tar")
     assert (caught.value.key, caught.value.field, caught.value.shard, caught.value.offset) == (
         "a",
         "txt",
@@ -231,5 +231,5 @@ def test_fields_that_differ_in_case_only_are_one_unless_case_is_kept():
         1024,
     )
     assert "case='keep'" in str(caught.value)
-    kept = build_index(reader_feed(archive), IndexFacts(len(archive), 0, KeyRule(case="keep")), "memory://x.tar")
+    kept = build_index(reader_feed(archive), IndexMetadata(len(archive), 0, KeyRule(case="keep")), "memory://x.tar")
     assert list(kept.fields) == ["txt", "TXT"]

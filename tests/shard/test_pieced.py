@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import shoal
 from shoal.shard._prefetch import PiecedBlocks
-from shoal.store import ObjectInfo, ObjectReader, PulledReader, store_for
+from shoal.store import ObjectInfo, ObjectReader, StreamingReader, store_for
 
 
 @dataclass
@@ -58,7 +58,7 @@ def shard():
 def test_they_are_those_of_whole_blocks(shard, ends, at_blocks):
     ends += shard.index.blocks.offsets.tolist() if at_blocks else []
     reader = Cut(store_for(shard.url).open(shard.url), ends)
-    pulled = PulledReader(reader, [(0, reader.info.size)])
+    pulled = StreamingReader(reader, [(0, reader.info.size)])
     spans, blocks = shard.spans(), PiecedBlocks(shard)
     assert len(spans) > 2
     for span in spans:
@@ -69,11 +69,11 @@ def test_what_is_no_block_or_is_damaged_is_left_to_others(shard):
     reader = Cut(store_for(shard.url).open(shard.url), [5000])
     size = reader.info.size
     first, last = shard.spans()[0]
-    assert PiecedBlocks(shard).read(PulledReader(reader, [(0, size)]), first, last - 1) is None
-    assert PiecedBlocks(shard).read(PulledReader(reader, [(5000, size)]), first, last) is None
+    assert PiecedBlocks(shard).read(StreamingReader(reader, [(0, size)]), first, last - 1) is None
+    assert PiecedBlocks(shard).read(StreamingReader(reader, [(5000, size)]), first, last) is None
     held = bytearray(reader.read(0, size))
     held[700] ^= 1
-    assert PiecedBlocks(shard).read(PulledReader(reader, (), (0, [bytes(held)])), first, last) is None
+    assert PiecedBlocks(shard).read(StreamingReader(reader, (), (0, [bytes(held)])), first, last) is None
     held[700] ^= 1
-    rows = PiecedBlocks(shard).read(PulledReader(reader, (), (0, [bytes(held)])), first, last)
+    rows = PiecedBlocks(shard).read(StreamingReader(reader, (), (0, [bytes(held)])), first, last)
     assert rows == shard.read_span(first, last)

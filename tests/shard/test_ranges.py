@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import shoal
 from shoal.shard._read_plan import REMOTE_GAP_BYTES, row_ranges, span_parts, span_ranges
-from shoal.shard._shuffle_window import Uses
+from shoal.shard._shuffle_window import BlockRefCounts
 
 
 @pytest.fixture(scope="module", params=[None, "zstd"])
@@ -83,7 +83,7 @@ def test_parts_of_what_lies_one_behind_the_other_end_at_multiples(shard):
 @given(st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=12), min_size=1, max_size=5), st.integers(0, 99))
 def test_a_block_is_over_with_its_last_read_of_an_epoch(epochs, seed):
     """However far ahead the order is known, and whether reads come before they are known."""
-    uses, told, read = Uses(), 0, []
+    uses, told, read = BlockRefCounts(), 0, []
     line = [(epoch, block) for epoch, blocks in enumerate(epochs) for block in blocks]
     over, draw = [], random.Random(seed)
     while len(read) < len(line):
@@ -99,7 +99,7 @@ def test_a_block_is_over_with_its_last_read_of_an_epoch(epochs, seed):
 
 
 def test_reads_before_they_are_known_are_counted_when_they_are():
-    uses = Uses()
+    uses = BlockRefCounts()
     assert uses.read(np.array([3, 3])) == set()
     assert uses.expect(0, np.array([3, 3, 3])) == set()
     assert uses.read(np.array([3])) == {3}

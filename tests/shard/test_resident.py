@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 import shoal
 from shoal.errors import ChecksumError, PositionError, ShoalError, TruncatedError
 from shoal.load import DataLoader
-from shoal.shard import Resident, ShardSource
+from shoal.shard import ShardMemoryCache, ShardSource
 from shoal.shard import _memory_cache as resident_module
 
 COUNT = 300
@@ -39,8 +39,8 @@ def source_of(path: str) -> ShardSource:
     return source
 
 
-def resident_of(path: str) -> Resident:
-    found = Resident.over(source_of(path), 1 << 30)
+def resident_of(path: str) -> ShardMemoryCache:
+    found = ShardMemoryCache.over(source_of(path), 1 << 30)
     assert found is not None
     return found
 
@@ -135,11 +135,11 @@ def test_positions_that_are_not(tmp_path: pathlib.Path, rows: list[int]) -> None
 
 def test_too_large_or_unlike_shards_are_not_kept(tmp_path: pathlib.Path) -> None:
     path = written(tmp_path / "data")
-    assert Resident.over(source_of(path), 1000) is None
+    assert ShardMemoryCache.over(source_of(path), 1000) is None
     with shoal.ShardWriter(str(tmp_path / "unlike" / "x-%03d.tar"), max_samples=1) as writer:
         writer.write({"__key__": "a", "x.bin": b"1"})
         writer.write({"__key__": "b", "y.bin": b"2"})
-    assert Resident.over(source_of(str(tmp_path / "unlike")), 1 << 30) is None
+    assert ShardMemoryCache.over(source_of(str(tmp_path / "unlike")), 1 << 30) is None
 
 
 def test_a_loader_gives_the_same_batches_with_and_without(tmp_path: pathlib.Path) -> None:

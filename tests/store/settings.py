@@ -17,7 +17,7 @@ def keys():
 def own_settings(monkeypatch, folder):
     """Begin with no settings at all; ``folder`` is one of the test's own."""
     monkeypatch.setattr(_options, "_CHOSEN", {})
-    monkeypatch.setattr(_options, "_GATES", {"": _options.Gate(64)})
+    monkeypatch.setattr(_options, "_GATES", {"": _options.ConcurrencyLimit(64)})
     monkeypatch.setattr(_requests, "_NOT_BEFORE", {})
     for name in _clients.ENVIRONMENT:
         monkeypatch.delenv(name, raising=False)

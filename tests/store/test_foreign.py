@@ -15,7 +15,7 @@ from shoal.errors import (
     StoreError,
     StoreTimeoutError,
 )
-from shoal.store._concurrency import Gate
+from shoal.store._concurrency import ConcurrencyLimit
 from shoal.store._error_mapping import FOREIGN, failure_of, our_error
 
 KINDS = [kind for kind in vars(exceptions).values() if isinstance(kind, type) and issubclass(kind, Exception)]
@@ -70,7 +70,7 @@ def test_which_failures_pass(status, passing):
 
 
 def test_who_asks_for_much_is_not_overtaken_for_ever():
-    gate, order, waiting = Gate(2), [], []
+    gate, order, waiting = ConcurrencyLimit(2), [], []
 
     def take(name, count):
         with gate.hold(count):
@@ -89,15 +89,15 @@ def test_who_asks_for_much_is_not_overtaken_for_ever():
 
 
 def test_more_places_than_there_are_is_all_of_them():
-    gate = Gate(2)
+    gate = ConcurrencyLimit(2)
     with gate.hold(100):
         assert gate._taken == 2
 
 
 def test_shares_leave_half_of_the_places():
-    gate = Gate(7)
+    gate = ConcurrencyLimit(7)
     assert (gate.take_share(2), gate.take_share(4), gate.take_share(4)) == (2, 1, 0)
     with gate.hold(4):
         assert gate._taken == 7
     gate.give_back_share(3)
-    assert (gate._taken, Gate(1).take_share(4)) == (0, 0)
+    assert (gate._taken, ConcurrencyLimit(1).take_share(4)) == (0, 0)

@@ -12,7 +12,7 @@ from tests.store.test_read_ahead import SHARDS, difference, same, samples, write
 import shoal
 from shoal import store
 from shoal.errors import ObjectNotFoundError
-from shoal.store import Glance, asked_early, configure, store_for
+from shoal.store import StoreSnapshot, configure, prefetch_small_object, store_for
 
 
 class _Together(ProxyHandler):
@@ -51,7 +51,7 @@ def test_an_object_that_is_asked_for_early_is_read_once(s3):
     store.put(f"{s3}/a", b"0123")
 
     def read():
-        with asked_early(f"{s3}/a"):
+        with prefetch_small_object(f"{s3}/a"):
             return store_for(s3).read_all(f"{s3}/a"), store_for(s3).read_all(f"{s3}/a")
 
     found, done = difference(read)
@@ -60,16 +60,16 @@ def test_an_object_that_is_asked_for_early_is_read_once(s3):
 
 
 def test_an_object_that_comes_after_it_was_asked_for_is_seen(s3):
-    with asked_early(f"{s3}/a"):
+    with prefetch_small_object(f"{s3}/a"):
         store.put(f"{s3}/a", b"0123")
         assert store_for(s3).read_all(f"{s3}/a") == b"0123"
-    with asked_early(f"{s3}/b"), pytest.raises(ObjectNotFoundError):
+    with prefetch_small_object(f"{s3}/b"), pytest.raises(ObjectNotFoundError):
         store_for(s3).read_all(f"{s3}/b")
 
 
 def test_another_process_does_not_wait_for_what_this_one_began(s3, monkeypatch):
     store.put(f"{s3}/a", b"0123")
-    glance = Glance()
+    glance = StoreSnapshot()
     glance.begin(f"{s3}/a")
     monkeypatch.setattr(os, "getpid", lambda: -1)
     assert glance.begun(f"{s3}/a") is None

@@ -226,7 +226,7 @@ def test_the_window_keeps_to_the_memory_budget(s3):
     source = shoal.Dataset(f"{s3}/").source
     assert isinstance(source, ShardSource)
     order = [np.arange(start, start + 10) for start in range(0, SAMPLES, 10)]
-    told = shoal.shard.Foresight(iter([(0, numbers) for numbers in order]), SAMPLES, 10, 20, 300_000)
+    told = shoal.shard.ReadSchedule(iter([(0, numbers) for numbers in order]), SAMPLES, 10, 20, 300_000)
     window = shoal.shard.SampleWindow(source, told, lambda numbers: numbers, lambda _: None, 8_500.0)
     window.go_on()
     for numbers in order:

@@ -17,7 +17,7 @@ from shoal.errors import DecodeError
 from shoal.viewer._autocomplete import suggestions
 from shoal.viewer._media import array_facts, array_picture, image_picture, line_plot
 from shoal.viewer._page_samples import facets_of, joined
-from shoal.viewer._session import Ask, Looked, Opened
+from shoal.viewer._session import SampleQuery, ViewerSession, ViewOptions
 
 NUMBERS = itertools.count()
 VALUES = st.one_of(
@@ -34,25 +34,27 @@ def opened_with(values):
         for number, value in enumerate(values):
             facts = {"n": number} if value is None else {"n": number, "my value": value}
             writer.write({"__key__": f"k{number}", "json": facts})
-    return Opened(Looked(root))
+    return ViewerSession(ViewOptions(root))
 
 
 @settings(max_examples=40, deadline=None)
 @given(VALUES, st.integers(0, 5))
 def test_each_bin_holds_what_its_condition_finds(values, nulls):
     opened = opened_with([*values, *[None] * nulls])
-    facet = next(one for one in facets_of(opened, Ask()) if one.name == "json.my value")
+    facet = next(one for one in facets_of(opened, SampleQuery()) if one.name == "json.my value")
     assert facet.nulls == nulls
     for one in facet.bins:
-        assert opened.numbers(Ask(one.where)).count == one.count, one
-        assert opened.numbers(Ask(joined("n >= 0 or n < 0", one.where))).count == one.count
+        assert opened.numbers(SampleQuery(one.where)).count == one.count, one
+        assert opened.numbers(SampleQuery(joined("n >= 0 or n < 0", one.where))).count == one.count
     if facet.is_histogram:
         assert sum(one.count for one in facet.bins) == len(values)
         assert len(facet.bins) <= 30
 
 
 def test_a_column_where_all_differ_lists_none_of_them():
-    facet = next(one for one in facets_of(opened_with([f"name {n}" for n in range(300)]), Ask()) if "my" in one.name)
+    facet = next(
+        one for one in facets_of(opened_with([f"name {n}" for n in range(300)]), SampleQuery()) if "my" in one.name
+    )
     assert (facet.bins, facet.distinct) == ((), 300)
 
 

@@ -24,7 +24,7 @@ from ._identifiers import AtUri, DatasetRef, parse_ref
 from ._lenses import CodeOffer, Trust
 from ._open import AppView, get_dataset, list_datasets, pull
 from ._pds import Patience
-from ._publish import MOST_BLOBS, Progress, StorageKind, Words
+from ._publish import MOST_BLOBS, DatasetMetadata, Progress, StorageKind
 from ._records import (
     CodeReference,
     PublishedDataset,
@@ -33,7 +33,7 @@ from ._records import (
     PublishedSchema,
     PublishedVerification,
 )
-from ._repositories import Network, Reach
+from ._repositories import Network, NetworkConfig
 from ._storage import SourceShard, hashed, manifest_schema, shards_of
 
 __all__ = ["AtmosphereClient", "AtmosphereResolver", "default_client", "resolver", "set_default_client"]
@@ -75,7 +75,7 @@ class AtmosphereClient:
         max_shard_bytes: int = 16 << 30,
     ) -> None:
         plc = plc_url or "https://plc.directory"
-        reach = Reach(base_url, plc, appview, allow_private, patience or Patience(), max_shard_bytes)
+        reach = NetworkConfig(base_url, plc, appview, allow_private, patience or Patience(), max_shard_bytes)
         self._network = Network(reach)
         self._followed = followed if isinstance(followed, Followed) else Followed(followed)
 
@@ -239,7 +239,7 @@ class AtmosphereClient:
         """
         if not shards:
             raise OptionError("there is nothing to publish", found=name)
-        words = Words(description, tuple(tags), license, metadata)
+        words = DatasetMetadata(description, tuple(tags), license, metadata)
         kind = _publish.chosen_storage(shards, storage, allow_private=allow_private)
         uri = self._schema_uri(schema)
         known = [shard if shard.sha256 is not None else hashed(shard) for shard in shards]

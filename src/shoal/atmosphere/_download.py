@@ -37,7 +37,7 @@ from ._http import Guard
 from ._pds import Patience
 from ._storage import Checksum
 
-__all__ = ["RemoteShard", "Told", "fetch_shard", "mount"]
+__all__ = ["RemoteShard", "ShardMetadata", "fetch_shard", "mount"]
 
 
 # -------------------------------------------------------------------------------------------- a published shard's bytes
@@ -202,7 +202,7 @@ class Fetcher(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ShardMetadata:
     """What a record tells of a shard beyond its hash."""
 
     split: str
@@ -281,7 +281,7 @@ register_store(SCHEME, _STORE)
 
 
 def mount(
-    place: str, shards: list[RemoteShard], told: list[Told | None], fetcher: Fetcher, schema: Schema | None
+    place: str, shards: list[RemoteShard], told: list[ShardMetadata | None], fetcher: Fetcher, schema: Schema | None
 ) -> str | dict[str, list[str]]:
     """Let this process read shards below ``at-shards://place``; returns what ``load_dataset`` takes.
 

@@ -17,7 +17,7 @@ from shoal.schema import schema_to_json
 from shoal.shard import Manifest, ShardRecord, open_shard, save_manifest, split_of
 from shoal.store import configured
 
-from ._download import RemoteShard, Told, mount
+from ._download import RemoteShard, ShardMetadata, mount
 from ._identifiers import AtUri, DatasetRef, parse_ref
 from ._lexicons import ENTRY, LABEL, LEGACY_ENTRIES, LEGACY_SCHEMAS, NAMESPACE, SCHEMA
 from ._pds import Service
@@ -30,7 +30,7 @@ from ._records import (
     label_from_record,
     published_schema,
 )
-from ._repositories import Found, Network
+from ._repositories import FetchedRecord, Network
 from ._storage import Checksum, StorageBlobs, StorageExternal, StorageS3, shard_names
 
 __all__ = [
@@ -50,7 +50,7 @@ _PAGE = 100
 _MOST_URIS = 25
 
 
-def _readable(found: Iterator[Found], read: Any) -> Iterator[Any]:
+def _readable(found: Iterator[FetchedRecord], read: Any) -> Iterator[Any]:
     """Those that can be read: what somebody else wrote wrongly must not hide the rest, but it is said."""
     for one in found:
         try:
@@ -219,13 +219,14 @@ def told_records(dataset: PublishedDataset) -> list[dict[str, Any]]:
     return records if good else []
 
 
-def told_of(dataset: PublishedDataset, shards: list[RemoteShard]) -> list[Told | None]:
+def told_of(dataset: PublishedDataset, shards: list[RemoteShard]) -> list[ShardMetadata | None]:
     """What the publisher told of each shard beyond its hash; None where it told nothing."""
     records = told_records(dataset)
     if not records:
         return [None] * len(shards)
     return [
-        Told(str(one.get("split") or "train"), _count(one.get("samples")), _count(one.get("bytes"))) for one in records
+        ShardMetadata(str(one.get("split") or "train"), _count(one.get("samples")), _count(one.get("bytes")))
+        for one in records
     ]
 
 

@@ -45,9 +45,9 @@ from ._storage import (
 
 __all__ = [
     "MOST_BLOBS",
+    "DatasetMetadata",
     "Progress",
     "StorageKind",
-    "Words",
     "now",
     "place_shards",
     "publish_dataset",
@@ -226,7 +226,7 @@ def now() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class DatasetMetadata:
     """What is said of a dataset."""
 
     description: str = ""
@@ -297,7 +297,7 @@ def _numbers(version: str) -> tuple[int, int, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class UploadedShards:
     """Shards where others can read them, with what is told of each."""
 
     storage: Storage
@@ -354,12 +354,12 @@ def place_shards(
     most: int = MOST_BLOBS,
     limit: int | None = None,
     progress: Progress | None = None,
-) -> Placed:
+) -> UploadedShards:
     """Have shards where others can read them; blobs are given to one's own server for that."""
     if kind == "blobs":
         made = upload_shards(shards, network.own, limit=limit, most=most, progress=progress)
         told = [{"path": one.name, "split": one.split, "samples": one.samples, "bytes": one.blob.size} for one in made]
-        return Placed(StorageBlobs(tuple(one.blob for one in made)), told)
+        return UploadedShards(StorageBlobs(tuple(one.blob for one in made)), told)
     checked = _hashed(shards, progress)
     told = [
         {"path": shard.name, "split": shard.split, "samples": shard.samples, "bytes": shard.read_size}
@@ -367,10 +367,10 @@ def place_shards(
     ]
     sums = [Checksum("sha256", str(shard.sha256)) for shard in checked]
     if kind == "http":
-        return Placed(StorageHttp(tuple(map(UrlShard, (shard.url for shard in shards), sums))), told)
+        return UploadedShards(StorageHttp(tuple(map(UrlShard, (shard.url for shard in shards), sums))), told)
     bucket, options = shards[0].url.split("/")[2], options_for(shards[0].url)
     keys = (shard.url.split("/", 3)[3] for shard in shards)
-    return Placed(StorageS3(bucket, tuple(map(UrlShard, keys, sums)), options.region, options.endpoint), told)
+    return UploadedShards(StorageS3(bucket, tuple(map(UrlShard, keys, sums)), options.region, options.endpoint), told)
 
 
 def _hashed(shards: Sequence[SourceShard], progress: Progress | None) -> list[SourceShard]:
@@ -384,7 +384,7 @@ def _hashed(shards: Sequence[SourceShard], progress: Progress | None) -> list[So
 
 
 def publish_dataset(
-    network: Network, name: str, schema_ref: AtUri, key: str, placed: Placed, words: Words
+    network: Network, name: str, schema_ref: AtUri, key: str, placed: UploadedShards, words: DatasetMetadata
 ) -> PublishedDataset:
     """Write a dataset's record; last of all, so that nobody finds half a dataset."""
     metadata = {**(words.metadata or {}), TOLD: {"shards": placed.told}}
@@ -407,7 +407,7 @@ def publish_dataset(
     return dataset_from_record(found.uri, found.cid, found.value)
 
 
-def reword(network: Network, there: PublishedDataset, words: Words) -> PublishedDataset:
+def reword(network: Network, there: PublishedDataset, words: DatasetMetadata) -> PublishedDataset:
     """Say something else of a dataset that is published; what is not said stays as it was."""
     told = {TOLD: (there.metadata or {}).get(TOLD)} if TOLD in (there.metadata or {}) else {}
     said = replace(

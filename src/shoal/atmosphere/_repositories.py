@@ -15,14 +15,14 @@ from ._identity import Identities, Identity
 from ._lexicons import validate_record, validate_rkey
 from ._pds import Patience, Service
 
-__all__ = ["Found", "Network", "Reach"]
+__all__ = ["FetchedRecord", "Network", "NetworkConfig"]
 
 _PAGE = 100
 _MOST_PAGES = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class NetworkConfig:
     """Where a client looks, and what it may ask."""
 
     base_url: str | None = None
@@ -39,7 +39,7 @@ class Reach:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FetchedRecord:
     """A record as it was found."""
 
     uri: AtUri
@@ -50,7 +50,7 @@ class Found:
 class Network:
     """Records of any repository, and one's own session. Connections open when they are first needed."""
 
-    def __init__(self, reach: Reach) -> None:
+    def __init__(self, reach: NetworkConfig) -> None:
         self.reach = reach
         self.guard = reach.guard()
         self.identities = Identities(reach.plc_url, self.guard, self._ask_own)
@@ -122,7 +122,7 @@ class Network:
         """The account of a handle or DID; one's own for None."""
         return self.identities.find(str(self.own.did) if name is None else name)
 
-    def get(self, uri: AtUri) -> Found:
+    def get(self, uri: AtUri) -> FetchedRecord:
         """A record. Raises RecordNotFoundError, and RecordError when its bytes are not those of its CID."""
         if uri.collection is None or uri.rkey is None:
             raise RecordError("this names no record", expected="at://ACCOUNT/COLLECTION/KEY", found=str(uri))
@@ -134,7 +134,7 @@ class Network:
             raise RecordNotFoundError("there is no such record", found=str(uri)) from None
         return _found(AtUri(account.did, uri.collection, uri.rkey), answer)
 
-    def list(self, account: str | None, collection: str) -> Iterator[Found]:
+    def list(self, account: str | None, collection: str) -> Iterator[FetchedRecord]:
         """Every record of a collection, however many pages there are."""
         identity = self.account(account)
         service, cursor = self.service(identity.pds), None
@@ -154,7 +154,7 @@ class Network:
 
     # -------------------------------------------------------------------------------------------------------- writing
 
-    def put(self, collection: str, rkey: str, record: dict[str, Any]) -> Found:
+    def put(self, collection: str, rkey: str, record: dict[str, Any]) -> FetchedRecord:
         """Write a record under its key, after a look whether it is what its lexicon says.
 
         One that is there already, and says the same, stays as it is. Raises RecordError, TooLargeError, SessionError.
@@ -175,7 +175,7 @@ class Network:
         except TooLargeError as error:
             hint = "write fewer, larger shards: a record holds about 500 of them"
             raise TooLargeError("the record is too large for the server", found=error.found, hint=hint) from error
-        return Found(uri, Cid.parse(str(answer["cid"])), record)
+        return FetchedRecord(uri, Cid.parse(str(answer["cid"])), record)
 
     def delete(self, uri: AtUri) -> None:
         """Remove one's own record; the server then forgets blobs that no other record names.
@@ -211,11 +211,11 @@ def _same(one: dict[str, Any], two: dict[str, Any]) -> bool:
     return cid_of_record({**one, "createdAt": ""}) == cid_of_record({**two, "createdAt": ""})
 
 
-def _found(uri: AtUri, answer: dict[str, Any]) -> Found:
+def _found(uri: AtUri, answer: dict[str, Any]) -> FetchedRecord:
     value, cid = answer.get("value"), answer.get("cid")
     if not isinstance(value, dict):
         raise RecordError("a server's answer holds no record", found=str(uri))
     told = Cid.parse(cid) if isinstance(cid, str) else None
     if told is not None and cid_of_record(value) != told:
         raise RecordError("a record's bytes are not those of its CID", expected=cid, found=str(uri))
-    return Found(uri, told, value)
+    return FetchedRecord(uri, told, value)

@@ -18,12 +18,12 @@ from shoal.shard import WEBDATASET_RULE, KeyRule, WriteOptions
 from ._dedupe import first_of_each, forget_hashes
 from ._engines import Engine, LocalEngine, RayEngine
 from ._items import Items
-from ._journal import BuildJournal, Place, Start, place_of
+from ._journal import BuildJournal, BuildStart, BuildTarget, place_of
 from ._plan import Plan, PlanOptions, plan_shards
 from ._report import BuildProgress, BuildReport, Meter, metered, report_of
-from ._sources import FolderItems, Opening, Stream, open_items, parse_fetch
+from ._sources import BuildSourceOptions, FolderItems, Stream, open_items, parse_fetch
 from ._stream import StreamBuild
-from ._tasks import Built, Maker, ShardTask, ShardWork, Target, over_budget
+from ._tasks import BuiltShard, SampleBuilder, ShardTask, ShardWork, Target, over_budget
 
 __all__ = ["Build", "build_shards", "engine_of", "run_build"]
 
@@ -36,10 +36,10 @@ _PROBES = 32
 class Build:
     """All that is asked of one build."""
 
-    place: Place
+    place: BuildTarget
     plan: PlanOptions
     write: WriteOptions
-    maker: Maker
+    maker: SampleBuilder
     engine: Engine
     dedupe: tuple[str, ...] | bool = False
     budget: float = 0
@@ -153,11 +153,13 @@ def build_shards(
         raise OptionError("no such keys", expected="'keep' or 'number'", found=repr(keys))
     fetched = parse_fetch(fetch)
     based = None if base is None else os.fspath(base)
-    opening = Opening(format, fetched, based, labels, rule, function is None, place.root)
+    opening = BuildSourceOptions(format, fetched, based, labels, rule, function is None, place.root)
     items = open_items(source, opening)
     shares = tuple(splits.items() if isinstance(splits, Mapping) else splits or ())
     options = PlanOptions(max_samples, max_bytes, shuffle, seed, sample, shares, split, place.name)
-    maker = Maker(function, numbered=keys == "number", sort_fields=field_order == "sorted", allow_pickle=allow_pickle)
+    maker = SampleBuilder(
+        function, numbered=keys == "number", sort_fields=field_order == "sorted", allow_pickle=allow_pickle
+    )
     build = Build(
         place,
         options,
@@ -212,7 +214,7 @@ def run_build(
     return replace(report, seconds=time.monotonic() - begin)
 
 
-_Done = tuple[list[Built], BuildJournal | None, int, int]
+_Done = tuple[list[BuiltShard], BuildJournal | None, int, int]
 """The shards, the journal unless all was done before, how many shards were written now, and duplicates."""
 
 
@@ -254,11 +256,11 @@ def _member_bytes(data: bytes) -> int:
     return 512 + -(-len(data) // 512) * 512
 
 
-def _most_samples(items: Items, maker: Maker, options: PlanOptions) -> int:
+def _most_samples(items: Items, maker: SampleBuilder, options: PlanOptions) -> int:
     """How many samples fill a shard, by the mean size of some: those that fail are not counted."""
     if len(items) * 512 <= options.max_bytes // 1024:
         return options.max_samples  # too few to fill a shard, unless each is large, and then nobody has asked
-    measured = Maker(None)
+    measured = SampleBuilder(None)
     sizes = []
     for number in np.unique(np.linspace(0, len(items) - 1, min(_PROBES, len(items))).astype(np.int64)):
         (read,) = items.read(np.array([number]))
@@ -272,7 +274,7 @@ def _most_samples(items: Items, maker: Maker, options: PlanOptions) -> int:
 
 
 def _build_rest(
-    items: Items, build: Build, meta: bytes, meter: Meter, plan: Plan, journal: BuildJournal, start: Start
+    items: Items, build: Build, meta: bytes, meter: Meter, plan: Plan, journal: BuildJournal, start: BuildStart
 ) -> int:
     """Build the shards that are not done; give how many they were."""
     journal.sweep()
@@ -335,7 +337,7 @@ def _run_stream(items: Any, build: Build, meta: bytes, meter: Meter) -> _Done:
     meter.start("building", None)
     written = 0
 
-    def add(built: Built) -> None:
+    def add(built: BuiltShard) -> None:
         nonlocal written
         journal.add(built)
         builts.append(built)
@@ -351,7 +353,7 @@ def _run_stream(items: Any, build: Build, meta: bytes, meter: Meter) -> _Done:
     return _by_name(builts), journal, written, stream.duplicates
 
 
-def _by_name(builts: list[Built]) -> list[Built]:
+def _by_name(builts: list[BuiltShard]) -> list[BuiltShard]:
     """In the order of their splits, then as written: two runs may have finished them in another order."""
     splits = sorted({built.split for built in builts})
     return [built for split in splits for built in builts if built.split == split]

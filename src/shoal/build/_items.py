@@ -19,7 +19,7 @@ import numpy.typing as npt
 from shoal.dataset import Dataset
 from shoal.errors import OptionError
 from shoal.formats import SourceOptions, open_source
-from shoal.shard import HeldShard, Manifest, Sample, ShardSource, Source, hold_shard
+from shoal.shard import CopySource, Manifest, Sample, ShardSource, Source, open_copy_source
 from shoal.store import ObjectInfo
 
 from ._digests import crc_of, mark_of
@@ -134,7 +134,7 @@ class ShardItems(ItemsOf):
         if not isinstance(source, ShardSource):
             raise OptionError("this dataset has no shards of its own", found=type(source).__name__)
         if source.known_length is None:  # to count its samples, every shard must be opened: then that is all
-            self._held.update((number, hold_shard(source, number)) for number in range(len(source.shards)))
+            self._held.update((number, open_copy_source(source, number)) for number in range(len(source.shards)))
         return source
 
     @functools.cached_property
@@ -152,15 +152,15 @@ class ShardItems(ItemsOf):
         facts = [[index.facts.size, index.facts.head_crc, len(index)] for index in indexes]
         return mark_of([ref.url for ref in self.source.shards], facts, self.rows)
 
-    def held(self, number: int) -> HeldShard:
+    def held(self, number: int) -> CopySource:
         """A shard's index and where its samples are, kept: planning and copying both ask."""
         found = self._held.get(number)
         if found is None:
-            found = self._held[number] = hold_shard(self.source, number)
+            found = self._held[number] = open_copy_source(self.source, number)
         return found
 
     @functools.cached_property
-    def _held(self) -> dict[int, HeldShard]:
+    def _held(self) -> dict[int, CopySource]:
         return {}
 
     def sizes(self) -> Int64:

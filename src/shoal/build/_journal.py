@@ -34,9 +34,9 @@ from shoal.shard import (
 from shoal.store import base_name, join_url, local_path, relative_url, scheme_of, store_for
 
 from ._report import BuildReport
-from ._tasks import Built, Failure
+from ._tasks import BuiltShard, Failure
 
-__all__ = ["BuildJournal", "Place", "Start", "place_of"]
+__all__ = ["BuildJournal", "BuildStart", "BuildTarget", "place_of"]
 
 _SEGMENT = 256
 """Lines of one file: object stores write a whole file for each line."""
@@ -50,12 +50,12 @@ _NUMBER = re.compile(r"%0?\d*d|\{:0?\d*d?\}")
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class BuildStart:
     """Where a build begins."""
 
     folder: str
     """Where shards are written."""
-    done: dict[str, Built]
+    done: dict[str, BuiltShard]
     """What earlier runs finished, by path, in the order in which it was finished."""
     finished: bool = False
     """Whether that is all, and the dataset is there."""
@@ -64,7 +64,7 @@ class Start:
 class BuildJournal:
     """The journal of one build, and its end."""
 
-    def __init__(self, place: Place, facts: dict[str, Any]) -> None:
+    def __init__(self, place: BuildTarget, facts: dict[str, Any]) -> None:
         self._place = place
         self.facts = facts
         self._staged = False
@@ -74,7 +74,7 @@ class BuildJournal:
 
     # ------------------------------------------------------------------------------------------------------ the begin
 
-    def start(self, *, overwrite: bool, retry: bool = False, may_be_finished: bool = True) -> Start:
+    def start(self, *, overwrite: bool, retry: bool = False, may_be_finished: bool = True) -> BuildStart:
         """See what is there. Raises WriteError or ObjectExistsError where the build cannot go on.
 
         With ``retry`` shards that lack failed items are not done.
@@ -90,15 +90,15 @@ class BuildJournal:
             self._clear(lines)
         return self._begun(overwrite, retry, may_be_finished)
 
-    def _begun(self, overwrite: bool, retry: bool, may_be_finished: bool) -> Start:
+    def _begun(self, overwrite: bool, retry: bool, may_be_finished: bool) -> BuildStart:
         finished = None if overwrite or not may_be_finished else self._finished()
         if finished is not None:
             kept = {one.record.path: one for one in finished if not (retry and one.failures)}
             if len(kept) == len(finished):
-                return Start(self._place.root, kept, finished=True)
+                return BuildStart(self._place.root, kept, finished=True)
             self._staged = True  # what is done again takes the place of what is there when all of it is whole
             self._open_segment(kept.values())
-            return Start(self._folder, kept)
+            return BuildStart(self._folder, kept)
         self._replaced = self._there()
         if self._replaced and not overwrite:
             raise ObjectExistsError(
@@ -108,15 +108,15 @@ class BuildJournal:
             )
         self._staged = bool(self._replaced)
         self._open_segment()
-        return Start(self._folder, {})
+        return BuildStart(self._folder, {})
 
-    def _resumed(self, lines: Sequence[dict[str, Any]], retry: bool) -> Start:
+    def _resumed(self, lines: Sequence[dict[str, Any]], retry: bool) -> BuildStart:
         builts = [_built(line) for line in lines]
         places = (self._folder, self._place.root)
         kept = {one.record.path: one for one in builts if _is_there(one, places) and not (retry and one.failures)}
         self._replaced = self._there() if self._staged else []
         self._rewrite(kept.values())
-        return Start(self._folder, kept)
+        return BuildStart(self._folder, kept)
 
     @property
     def _folder(self) -> str:
@@ -133,7 +133,7 @@ class BuildJournal:
     def _report_url(self) -> str:
         return self._place.side(f"build-{self._place.mark}-report.json")
 
-    def _finished(self) -> list[Built] | None:
+    def _finished(self) -> list[BuiltShard] | None:
         """The shards of an earlier build, if it was asked the same and they are the dataset still."""
         try:
             document = msgspec.json.decode(store_for(self._report_url).read_all(self._report_url), type=dict[str, Any])
@@ -182,13 +182,13 @@ class BuildJournal:
         head = {"pattern": self._place.name, "options": self.facts, "staged": self._staged}
         return msgspec.json.encode(head) + b"\n"
 
-    def _open_segment(self, builts: Iterable[Built] = ()) -> None:
+    def _open_segment(self, builts: Iterable[BuiltShard] = ()) -> None:
         url = self._url(self._segment)
         lines = [_line(built) for built in builts]
         store_for(url).write_all(url, self._head() + b"".join(lines))
         self._lines = len(lines)
 
-    def _rewrite(self, builts: Iterable[Built]) -> None:
+    def _rewrite(self, builts: Iterable[BuiltShard]) -> None:
         """Begin anew with what is kept, in one file, which is in place before the others go."""
         old = self._segments()
         lines = [_line(built) for built in builts]
@@ -198,7 +198,7 @@ class BuildJournal:
         self._segment = int(base_name(old[0]).rpartition("-")[2].partition(".")[0])
         self._lines = len(lines)
 
-    def add(self, built: Built) -> None:
+    def add(self, built: BuiltShard) -> None:
         """Note a shard that is done, for good."""
         if self._lines >= _SEGMENT:
             self._segment += 1
@@ -227,7 +227,7 @@ class BuildJournal:
     def publish(
         self,
         report: BuildReport,
-        builts: Sequence[Built],
+        builts: Sequence[BuiltShard],
         metadata: dict[str, Any],
         schema: dict[str, Any] | None = None,
     ) -> None:
@@ -280,7 +280,7 @@ def _paths_below(root: str) -> list[str]:
     return [relative_url(info.url, root) for info in store_for(root).list(root)]
 
 
-def _is_there(built: Built, folders: Sequence[str]) -> bool:
+def _is_there(built: BuiltShard, folders: Sequence[str]) -> bool:
     if not built.record.samples:
         return True
     return any(_size(join_url(folder, built.record.path)) == built.record.bytes for folder in folders)
@@ -293,22 +293,22 @@ def _size(url: str) -> int | None:
         return None
 
 
-def _line(built: Built) -> bytes:
+def _line(built: BuiltShard) -> bytes:
     """A shard's record, and what a build says of it: readers of journals look at the record only."""
     return msgspec.json.encode(_document(built)) + b"\n"
 
 
-def _document(built: Built) -> dict[str, Any]:
+def _document(built: BuiltShard) -> dict[str, Any]:
     document: dict[str, Any] = msgspec.to_builtins(built)
     return {**document.pop("record"), "built": document}
 
 
-def _built(line: dict[str, Any]) -> Built:
+def _built(line: dict[str, Any]) -> BuiltShard:
     try:
         rest = dict(line["built"])
         failures = tuple(msgspec.convert(rest.pop("failures"), list[Failure]))
         record = msgspec.convert({name: value for name, value in line.items() if name != "built"}, ShardRecord)
-        return Built(record=record, failures=failures, **rest)
+        return BuiltShard(record=record, failures=failures, **rest)
     except (KeyError, TypeError, msgspec.ValidationError) as error:
         raise WriteError("the journal of the build cannot be read", found=str(error)) from error
 
@@ -328,7 +328,7 @@ def _asked_otherwise(before: dict[str, Any], now: dict[str, Any]) -> WriteError:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BuildTarget:
     """Where a build goes."""
 
     root: str
@@ -360,20 +360,20 @@ class Place:
         return re.fullmatch(pattern, path) is not None
 
 
-def place_of(out: str) -> Place:
+def place_of(out: str) -> BuildTarget:
     """A folder, or a pattern whose first part with a place for a split or a number begins the names of shards.
 
     Example:
         >>> place_of("a/b"), place_of("a/{split}/x-%04d.tar")
-        (Place(root='a/b', name='{split}-%06d.tar'), Place(root='a', name='{split}/x-%04d.tar'))
+        (BuildTarget(root='a/b', name='{split}-%06d.tar'), BuildTarget(root='a', name='{split}/x-%04d.tar'))
     """
     parts = out.split("/")
     at = next((at for at, part in enumerate(parts) if "{split}" in part or _NUMBER.search(part)), None)
     if at is None:
         if out.endswith((".tar", ".tgz", ".gz", ".zst")):
             raise OptionError("shards need a number in their name", expected="such as out-%06d.tar", found=out)
-        return Place(out.rstrip("/") if len(out) > 1 else out, "{split}-%06d.tar")
+        return BuildTarget(out.rstrip("/") if len(out) > 1 else out, "{split}-%06d.tar")
     name = "/".join(parts[at:])
     if len(_NUMBER.findall(name)) != 1:
         raise OptionError("a name of shards has one place for a number", expected="such as %06d", found=name)
-    return Place("/".join(parts[:at]) or ("/" if out.startswith("/") else "."), name)
+    return BuildTarget("/".join(parts[:at]) or ("/" if out.startswith("/") else "."), name)

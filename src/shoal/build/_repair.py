@@ -37,10 +37,10 @@ from shoal.shard import (
     WEBDATASET_RULE,
     Decoders,
     KeyRule,
-    Located,
     Manifest,
     Problem,
     ShardIndex,
+    ShardList,
     ShardRecord,
     ShardReport,
     ShardWriter,
@@ -204,7 +204,7 @@ class _Done:
     sha256: str | None = None
 
 
-def _place(located: Located, output: PathLike | None) -> _Place:
+def _place(located: ShardList, output: PathLike | None) -> _Place:
     root = located.root if located.root is not None else _shared_folder([ref.url for ref in located.shards])
     if output is None:
         return _Place(root, root, located.manifest)
@@ -228,7 +228,7 @@ def _shared_folder(urls: list[str]) -> str:
     return "/".join(level[0] for level in itertools.takewhile(lambda level: len(set(level)) == 1, levels)) or "."
 
 
-def _tasks(located: Located, root: str) -> Iterator[ShardTask]:
+def _tasks(located: ShardList, root: str) -> Iterator[ShardTask]:
     records = {} if located.manifest is None else {record.path: record for record in located.manifest.shards}
     for ref in located.shards:
         path = relative_url(ref.url, root)
@@ -241,7 +241,7 @@ def _look(task: ShardTask, options: RepairOptions) -> _Done:
     return _Done(task, _told(task, found), found.index)
 
 
-def _told(task: ShardTask, found: Judgement, quarantine: str | None = None) -> ShardRepair:
+def _told(task: ShardTask, found: RepairPlan, quarantine: str | None = None) -> ShardRepair:
     salvage, record = found.salvage, task.record
     lost = () if salvage is None else salvage.lost
     expected = 0 if record is None else record.samples
@@ -286,7 +286,7 @@ def _work_folder(place: _Place) -> str:
     return join_url(place.target, _SIDE, "repair")
 
 
-def _rewritten(task: ShardTask, found: Judgement, place: _Place) -> tuple[str, ShardIndex]:
+def _rewritten(task: ShardTask, found: RepairPlan, place: _Place) -> tuple[str, ShardIndex]:
     """Write the new shard where nobody looks for it yet."""
     url = join_url(_work_folder(place), hashlib.sha256(task.path.encode()).hexdigest()[:16], "shard.tar")
     metadata = None if place.manifest is None else place.manifest.metadata
@@ -302,7 +302,7 @@ def _rewritten(task: ShardTask, found: Judgement, place: _Place) -> tuple[str, S
         )
 
 
-def _keep(task: ShardTask, place: _Place, found: Judgement) -> str:
+def _keep(task: ShardTask, place: _Place, found: RepairPlan) -> str:
     """Copy the shard as it is, with its index and what was said of it, to quarantine; returns where it is."""
     digest = _sha256(task.url)
     folder = join_url(place.root, _SIDE, "quarantine", digest[:16])
@@ -474,7 +474,7 @@ class RepairOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class RepairPlan:
     """What is to be done, and with what."""
 
     action: Action
@@ -486,17 +486,17 @@ class Judgement:
     samples: int = 0
 
 
-def judge(task: ShardTask, options: RepairOptions) -> Judgement:
+def judge(task: ShardTask, options: RepairOptions) -> RepairPlan:
     """Read all of a shard and say what is to be done with it."""
     try:
         reader = store_for(task.url).open(task.url)
     except StoreError as error:
-        return Judgement("missing", (error.problem,))
+        return RepairPlan("missing", (error.problem,))
     with closing(reader):
         index, wrong = _index_of(task, reader)
         report = verify_shard(task.url, index, VerifyOptions(rule=task.rule, on_bytes=options.on_bytes))
         if any(problem.kind == "shard" for problem in report.problems) and reader.info.size:
-            return Judgement("missing", _reasons(wrong, report))
+            return RepairPlan("missing", _reasons(wrong, report))
         with unpacked(reader, index) as tar:
             found = _Shard(task, options, reader, index, tar).judged(report, bool(wrong))
         return replace(found, reasons=(*_reasons(wrong, report), *found.reasons), compression=tar.compression)
@@ -535,25 +535,25 @@ class _Shard:
     index: ShardIndex | None
     tar: Unpacked
 
-    def judged(self, report: ShardReport, index_is_wrong: bool) -> Judgement:
+    def judged(self, report: ShardReport, index_is_wrong: bool) -> RepairPlan:
         if report.ok and self.index is not None:
             return self._sound(self.index)
         if report.ok and self._has_all():
             return (
-                self._indexed() if index_is_wrong or self.task.sidecar else Judgement("sound", samples=report.samples)
+                self._indexed() if index_is_wrong or self.task.sidecar else RepairPlan("sound", samples=report.samples)
             )
         if self.index is not None and has_checksums(self.index):
             return self._by_checksums(self.index)
         return self._saved(self._by_structure())
 
-    def _sound(self, index: ShardIndex) -> Judgement:
+    def _sound(self, index: ShardIndex) -> RepairPlan:
         """Tar and index agree; does the manifest?"""
         record, facts = self.task.record, index.facts
         if record is None or (record.samples, record.bytes) == (len(index), facts.size):
-            return Judgement("sound", index=index, samples=len(index))
+            return RepairPlan("sound", index=index, samples=len(index))
         found = f"{len(index)} samples in {facts.size} bytes"
         reason = f"the manifest counts otherwise: {record.samples} samples in {record.bytes} bytes, found {found}"
-        return Judgement("recorded", (reason,), index, samples=len(index))
+        return RepairPlan("recorded", (reason,), index, samples=len(index))
 
     def _has_all(self) -> bool:
         """Whether a tar that is sound as far as it goes was not cut there."""
@@ -564,7 +564,7 @@ class _Shard:
     def _ends_in_order(self) -> bool:
         return first_chain(self.tar.tar, self.tar.size, self.task.rule.encoding).end == "marker" and not self.tar.broken
 
-    def _by_checksums(self, index: ShardIndex) -> Judgement:
+    def _by_checksums(self, index: ShardIndex) -> RepairPlan:
         trust = self.options.trust
         if trust == "tar":
             return self._indexed()
@@ -597,22 +597,22 @@ class _Shard:
     def _is_sound_alone(self) -> bool:
         return self._ends_in_order() and verify_shard(self.task.url, None, VerifyOptions(rule=self.task.rule)).ok
 
-    def _indexed(self) -> Judgement:
+    def _indexed(self) -> RepairPlan:
         """The tar is in order: only its index is to be made anew."""
         try:
             index = index_shard(self.reader, self.task.rule)
         except ShoalError:
             return self._saved(self._by_structure())
-        return Judgement("reindexed", index=index, samples=len(index))
+        return RepairPlan("reindexed", index=index, samples=len(index))
 
     def _by_structure(self) -> Salvage:
         names = None if self.index is None or has_checksums(self.index) else self.index
         salvage = salvage_by_structure(self.tar.tar, self.tar.size, self.task.rule, names)
         return salvage if self.options.decoders is None else _decoded(salvage, self.tar.tar, self.options.decoders)
 
-    def _saved(self, salvage: Salvage) -> Judgement:
+    def _saved(self, salvage: Salvage) -> RepairPlan:
         action: Action = "rewritten" if salvage.saved else "quarantined"
-        return Judgement(action, index=self.index, salvage=salvage, samples=len(salvage.saved))
+        return RepairPlan(action, index=self.index, salvage=salvage, samples=len(salvage.saved))
 
 
 def _decoded(salvage: Salvage, tar: TarReader, decoders: Callable[[Sequence[str]], Decoders]) -> Salvage:

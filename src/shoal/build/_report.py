@@ -16,7 +16,7 @@ from shoal.shard import ShardRecord
 from shoal.store import join_url
 
 from ._findings import Finding, Repair, ShardRepair
-from ._tasks import Built, Failure
+from ._tasks import BuiltShard, Failure
 from ._verify import Verification
 
 __all__ = ["BuildProgress", "BuildReport", "Meter", "metered", "report_of", "report_page"]
@@ -83,7 +83,7 @@ class BuildReport:
 
 
 def report_of(
-    root: str, builts: Iterable[Built], *, duplicates: int = 0, written: int = 0, seconds: float = 0.0
+    root: str, builts: Iterable[BuiltShard], *, duplicates: int = 0, written: int = 0, seconds: float = 0.0
 ) -> BuildReport:
     """The report of shards in the plan's order; those of which nothing was left are not among them."""
     splits: dict[str, tuple[ShardRecord, ...]] = {}

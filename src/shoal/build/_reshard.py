@@ -17,7 +17,7 @@ from ._items import Items, JoinedItems, ShardItems
 from ._journal import place_of
 from ._plan import PlanOptions
 from ._report import BuildProgress, BuildReport
-from ._tasks import Maker
+from ._tasks import SampleBuilder
 
 __all__ = ["merge", "reshard"]
 
@@ -74,7 +74,7 @@ def reshard(
         place,
         PlanOptions(max_samples, max_bytes, shuffle, seed, sample, shares, named, place.name),
         WriteOptions(max_samples, max_bytes, compression, level, hashed=hashed, durable=durable),
-        Maker(),
+        SampleBuilder(),
         engine_of(engine, workers),
         dedupe if isinstance(dedupe, bool) else tuple(dedupe),
         overwrite=overwrite,
@@ -132,7 +132,7 @@ def merge(
         place,
         PlanOptions(max_samples, max_bytes, shuffle, seed, name=place.name),
         WriteOptions(max_samples, max_bytes, compression, level, hashed=hashed, durable=durable),
-        Maker(numbered=keys == "number", prefixes=prefixes),
+        SampleBuilder(numbered=keys == "number", prefixes=prefixes),
         engine_of(engine, workers),
         dedupe if isinstance(dedupe, bool) else tuple(dedupe),
         overwrite=overwrite,

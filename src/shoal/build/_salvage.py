@@ -25,10 +25,10 @@ from shoal.errors import MissingExtraError, ShoalError, TarError
 from shoal.shard import (
     Blocks,
     Chunk,
-    Gap,
     KeyRule,
     ScanOptions,
     ShardIndex,
+    UnreadableRange,
     decompressed,
     members_of,
     reader_stream,
@@ -76,7 +76,7 @@ class TarReader(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class MemberRun:
     """Members that follow each other without a break."""
 
     names: list[str]
@@ -112,12 +112,12 @@ class _Padded:
         return data + bytes(max(0, stop - max(position, self._stop)))
 
 
-def first_chain(tar: TarReader, size: int, encoding: str) -> Chain:
+def first_chain(tar: TarReader, size: int, encoding: str) -> MemberRun:
     """The run of members at the archive's start."""
     return _follow(tar, size, 0, encoding, set())
 
 
-def find_chains(tar: TarReader, size: int, encoding: str) -> list[Chain]:
+def find_chains(tar: TarReader, size: int, encoding: str) -> list[MemberRun]:
     """Every run of members, in the order of their starts. Runs inside a member's data (a tar in a tar) are among them.
 
     Each member is in one run only: a run that comes to a member of an earlier one ends there.
@@ -134,7 +134,7 @@ def find_chains(tar: TarReader, size: int, encoding: str) -> list[Chain]:
     return chains
 
 
-def _own_headers(chain: Chain) -> set[int]:
+def _own_headers(chain: MemberRun) -> set[int]:
     """Where the headers of members stand that have PAX or GNU headers before them."""
     return set((chain.offsets[chain.offsets - chain.starts > BLOCK] - BLOCK).tolist())
 
@@ -156,7 +156,7 @@ def _header(block: bytes) -> tarfile.TarInfo | None:
         return None
 
 
-def _follow(tar: TarReader, size: int, start: int, encoding: str, known: set[int]) -> Chain:
+def _follow(tar: TarReader, size: int, start: int, encoding: str, known: set[int]) -> MemberRun:
     """The run that begins at ``start`` and ends, at the latest, at a member of ``known``; its own are added there."""
     run = _Run(start, known)
     options = ScanOptions(chunk_bytes=1 << 20, large_bytes=_LARGE, encoding=encoding)
@@ -168,7 +168,7 @@ def _follow(tar: TarReader, size: int, start: int, encoding: str, known: set[int
     run.drop_cut(size)
     cut, name = _cut_there(tar, size, run.stop) if run.end == "damage" else (False, None)
     starts, offsets, sizes = (np.array(column, np.int64) for column in (run.starts, run.offsets, run.sizes))
-    return Chain(run.names, starts, offsets, sizes, start, run.stop, "cut" if cut else run.end, name, run.odd)
+    return MemberRun(run.names, starts, offsets, sizes, start, run.stop, "cut" if cut else run.end, name, run.odd)
 
 
 class _Run:
@@ -184,9 +184,9 @@ class _Run:
         self.odd: dict[int, str] = {}
         self._known = known
 
-    def take(self, part: Chunk | Gap) -> bool:
+    def take(self, part: Chunk | UnreadableRange) -> bool:
         """Add the next members; False when one of them is known already."""
-        if isinstance(part, Gap):
+        if isinstance(part, UnreadableRange):
             return False
         starts = part.starts.tolist()
         met = next((number for number, at in enumerate(starts) if at in self._known), len(starts))
@@ -376,7 +376,7 @@ def _crc_of(tar: TarReader, start: int, size: int) -> int | None:
 _Places = dict[tuple[str, str], list[Piece]]
 
 
-def _named_places(chains: Sequence[Chain], rule: KeyRule) -> _Places:
+def _named_places(chains: Sequence[MemberRun], rule: KeyRule) -> _Places:
     """Where members stand by what their headers say."""
     places: _Places = defaultdict(list)
     for chain in chains:
@@ -460,9 +460,9 @@ def salvage_by_structure(tar: TarReader, size: int, rule: KeyRule, index: ShardI
     return Salvage(saved, (*lost, *_never_met(groups, index)), "structure")
 
 
-def _outer_and_inner(chains: Sequence[Chain]) -> tuple[list[Chain], list[Chain]]:
+def _outer_and_inner(chains: Sequence[MemberRun]) -> tuple[list[MemberRun], list[MemberRun]]:
     """The runs that follow each other, and those inside the data of their members."""
-    outer, inner = [chains[0]], list[Chain]()
+    outer, inner = [chains[0]], list[MemberRun]()
     for chain in chains[1:]:
         if chain.start >= outer[-1].stop and outer[-1].end != "cut":  # else it is in the data of the member that is cut
             outer.append(chain)
@@ -471,7 +471,7 @@ def _outer_and_inner(chains: Sequence[Chain]) -> tuple[list[Chain], list[Chain]]
     return outer, inner
 
 
-def _strange(tar: TarReader, inner: Sequence[Chain], chains: Sequence[Chain]) -> list[int]:
+def _strange(tar: TarReader, inner: Sequence[MemberRun], chains: Sequence[MemberRun]) -> list[int]:
     """Where headers stand in data that are not those of a tar in the tar: one fills its member, and has an end."""
     data_starts = {int(offset) for chain in chains for offset in chain.offsets}
     return [
@@ -481,7 +481,7 @@ def _strange(tar: TarReader, inner: Sequence[Chain], chains: Sequence[Chain]) ->
     ]
 
 
-def _groups(chain: Chain, rule: KeyRule) -> list[_Group]:
+def _groups(chain: MemberRun, rule: KeyRule) -> list[_Group]:
     groups: list[_Group] = []
     members = zip(chain.names, chain.offsets.tolist(), chain.sizes.tolist(), strict=True)
     for number, (name, offset, size) in enumerate(members):
@@ -495,7 +495,7 @@ def _groups(chain: Chain, rule: KeyRule) -> list[_Group]:
     return groups
 
 
-def _near_breaks(groups: list[_Group], chain: Chain, number: int, rule: KeyRule) -> list[_Group]:
+def _near_breaks(groups: list[_Group], chain: MemberRun, number: int, rule: KeyRule) -> list[_Group]:
     """Doubt what stands next to where the run began or ended, unless that is where the archive does."""
     for at in [at for at, group in enumerate(groups) if group.doubt]:  # bytes are missing inside its headers
         groups = _doubted(groups, slice(max(0, at - _NEAR), at + _NEAR + 1), "damage stands near it")
@@ -508,7 +508,7 @@ def _near_breaks(groups: list[_Group], chain: Chain, number: int, rule: KeyRule)
     return groups
 
 
-def _was_complete(groups: list[_Group], chain: Chain, rule: KeyRule) -> bool:
+def _was_complete(groups: list[_Group], chain: MemberRun, rule: KeyRule) -> bool:
     """Whether the last sample before a cut has all of its members, as far as one can see."""
     if chain.next_name is not None:
         following = split_name(chain.next_name, rule)
@@ -534,7 +534,7 @@ def _with_headers_inside(groups: list[_Group], inner: Iterable[int]) -> list[_Gr
     ]
 
 
-def _without_strangers(runs: list[list[_Group]], chains: Sequence[Chain]) -> list[list[_Group]]:
+def _without_strangers(runs: list[list[_Group]], chains: Sequence[MemberRun]) -> list[list[_Group]]:
     """Doubt runs behind a break that do not reach the archive's end and look like no sample that must be real."""
     real = {
         group.fields

@@ -42,7 +42,16 @@ from ._items import (
     at_once,
 )
 
-__all__ = ["FolderItems", "FolderPlan", "FolderSample", "Opening", "Stream", "open_items", "parse_fetch", "plan_folder"]
+__all__ = [
+    "BuildSourceOptions",
+    "FolderItems",
+    "FolderPlan",
+    "FolderSample",
+    "Stream",
+    "open_items",
+    "parse_fetch",
+    "plan_folder",
+]
 
 Source = str | os.PathLike[str] | Iterable[Any] | Callable[[], Iterable[Any]]
 """What `build_shards` takes."""
@@ -59,7 +68,7 @@ _FOLDERS = ("folder", "imagefolder", "raw")
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class BuildSourceOptions:
     """How sources are opened."""
 
     format: str | None = None
@@ -81,7 +90,7 @@ class Stream:
     """Samples that come one after the other, and only so."""
 
     parts: tuple[Any, ...]
-    opening: Opening
+    opening: BuildSourceOptions
 
     def __iter__(self) -> Iterator[Any]:
         return itertools.chain.from_iterable(map(self._samples, self.parts))
@@ -98,7 +107,7 @@ class Stream:
         )
 
 
-def open_items(source: Any, opening: Opening) -> Items | Stream:
+def open_items(source: Any, opening: BuildSourceOptions) -> Items | Stream:
     """The items of a source: a path, a list of sources, a dataset, a sequence; a `Stream` of what has no length.
 
     Raises OptionError for what can be no source, and what opening a path raises.
@@ -112,7 +121,7 @@ def open_items(source: Any, opening: Opening) -> Items | Stream:
     return items[0] if len(items) == 1 else JoinedItems(items)
 
 
-def _one_stream(parts: Sequence[Items | Stream], opening: Opening) -> Stream:
+def _one_stream(parts: Sequence[Items | Stream], opening: BuildSourceOptions) -> Stream:
     """A stream among several sources makes all of them one."""
     flat: list[Any] = []
     for part in parts:
@@ -134,7 +143,7 @@ class _Numbered:
                 yield read
 
 
-def _parts(source: Any, opening: Opening) -> Iterator[Items | Stream]:
+def _parts(source: Any, opening: BuildSourceOptions) -> Iterator[Items | Stream]:
     if isinstance(source, (str, os.PathLike)):
         yield _fetching(_of_path(os.fspath(source), opening), opening, os.fspath(source))
     elif isinstance(source, (list, tuple)) and source and not _is_sample(source[0]):
@@ -164,7 +173,7 @@ def _is_sample(value: Any) -> bool:
     return isinstance(value, Mapping) or is_pair or hasattr(type(value), "as_wds")
 
 
-def _of_dataset(dataset: Dataset[Any], opening: Opening) -> Items | Stream:
+def _of_dataset(dataset: Dataset[Any], opening: BuildSourceOptions) -> Items | Stream:
     try:
         len(dataset)
     except TypeError:  # a filter: how many samples pass is known only at the end
@@ -175,7 +184,7 @@ def _of_dataset(dataset: Dataset[Any], opening: Opening) -> Items | Stream:
     return _fetching(DatasetItems(dataset), opening, None)
 
 
-def _fetching(items: Items, opening: Opening, table: str | None) -> Items:
+def _fetching(items: Items, opening: BuildSourceOptions, table: str | None) -> Items:
     return FetchedItems(items, opening.fetch, opening.base or _folder_of(table)) if opening.fetch else items
 
 
@@ -183,7 +192,7 @@ def _folder_of(path: str | None) -> str:
     return "." if path is None else parent_url(path)
 
 
-def _of_names(names: list[str], opening: Opening) -> Iterator[Items]:
+def _of_names(names: list[str], opening: BuildSourceOptions) -> Iterator[Items]:
     """Neighbouring files of one format are one source; a folder, or a pattern, is one of its own."""
 
     def kind(name: str) -> tuple[str, str]:
@@ -199,7 +208,7 @@ def _of_names(names: list[str], opening: Opening) -> Iterator[Items]:
             yield _fetching(_of_path(some if len(some) > 1 else some[0], opening), opening, some[0])
 
 
-def _format_of(path: Any, opening: Opening) -> str:
+def _format_of(path: Any, opening: BuildSourceOptions) -> str:
     """The format; ``folder`` for files of no format of their own."""
     if opening.format is not None:
         return opening.format
@@ -210,7 +219,7 @@ def _format_of(path: Any, opening: Opening) -> str:
     return found
 
 
-def _of_path(path: Any, opening: Opening) -> Items:
+def _of_path(path: Any, opening: BuildSourceOptions) -> Items:
     listed = _listed(path, opening)
     if listed is not None:
         return listed
@@ -223,7 +232,7 @@ def _of_path(path: Any, opening: Opening) -> Items:
     return SourceItems(path, options, name)
 
 
-def _listed(path: Any, opening: Opening) -> Items | None:
+def _listed(path: Any, opening: BuildSourceOptions) -> Items | None:
     """A folder on this disk, which is listed only once; None for anything else."""
     if not isinstance(path, str) or opening.format is not None or scheme_of(path) != "file":
         return None
@@ -237,7 +246,7 @@ def _listed(path: Any, opening: Opening) -> Items | None:
     return FolderItems(path, files, rule=opening.rule, labels=labels)
 
 
-def _of_files(path: Any, opening: Opening, name: str) -> Items:
+def _of_files(path: Any, opening: BuildSourceOptions, name: str) -> Items:
     labels = name == "imagefolder" if opening.labels is None else opening.labels
     if isinstance(path, str) and store_for(path).is_folder(path):
         return FolderItems(path, list_folder(path, opening.without), rule=opening.rule, labels=labels)

@@ -18,7 +18,7 @@ from ._dedupe import content_hash
 from ._digests import crc_of
 from ._engines import Engine
 from ._plan import PlanOptions, is_sampled, shard_path, split_by_hash
-from ._tasks import Built, Control, Failure, Maker, OpenShard, Target, failure_of, over_budget
+from ._tasks import BuiltShard, Control, Failure, OpenShard, SampleBuilder, Target, failure_of, over_budget
 
 __all__ = ["StreamBuild"]
 
@@ -46,7 +46,7 @@ Made = list[EncodedSample] | Failure
 class _Making:
     """The work of making samples: what a worker needs."""
 
-    maker: Maker
+    maker: SampleBuilder
 
     def __call__(self, batch: _Batch, control: Control) -> list[Made]:
         return [self._made(item) for item in batch]
@@ -74,12 +74,12 @@ class _Filling:
 class StreamBuild:
     """One run over a stream."""
 
-    maker: Maker
+    maker: SampleBuilder
     target: Target
     options: PlanOptions
     dedupe: tuple[str, ...] | bool
     budget: int
-    add: Callable[[Built], None]
+    add: Callable[[BuiltShard], None]
     """Called with each shard when it is there."""
     tell: Callable[[int, int], None]
     failed: int = 0
@@ -88,7 +88,7 @@ class StreamBuild:
     _open: dict[str, _Filling] = field(default_factory=dict)
     _numbers: dict[str, int] = field(default_factory=dict)
 
-    def run(self, samples: Iterable[Any], engine: Engine, done: Iterable[Built]) -> None:
+    def run(self, samples: Iterable[Any], engine: Engine, done: Iterable[BuiltShard]) -> None:
         """Build all shards that are not done. Raises what reading the source raises."""
         finished = list(done)
         self.failed = sum(len(built.failures) for built in finished)
@@ -108,7 +108,7 @@ class StreamBuild:
 
     # -------------------------------------------------------------------------------------------------------- reading
 
-    def _batches(self, samples: Iterable[Any], finished: list[Built]) -> Iterator[_Batch]:
+    def _batches(self, samples: Iterable[Any], finished: list[BuiltShard]) -> Iterator[_Batch]:
         gathered: list[_Item] = []
         size = 0
         for item in _passed_over(self._items(samples), finished):
@@ -184,12 +184,12 @@ class StreamBuild:
             raise
         self._numbers[split] = self._numbers.get(split, 0) + 1
         facts = (tuple(filling.failures), filling.dropped, 0, filling.items, filling.mark)
-        self.add(Built(split, record, *facts))
+        self.add(BuiltShard(split, record, *facts))
 
 
-def _passed_over(items: Iterator[_Item], finished: list[Built]) -> Iterator[_Item]:
+def _passed_over(items: Iterator[_Item], finished: list[BuiltShard]) -> Iterator[_Item]:
     """The items that are in no finished shard. Raises WriteError when those that are, are not those of before."""
-    left: dict[str, list[Built]] = {}
+    left: dict[str, list[BuiltShard]] = {}
     for built in finished:
         left.setdefault(built.split, []).append(built)
     seen: dict[str, tuple[int, int]] = {}
@@ -211,7 +211,7 @@ def _passed_over(items: Iterator[_Item], finished: list[Built]) -> Iterator[_Ite
         raise _other_samples(rest)
 
 
-def _other_samples(built: Built) -> WriteError:
+def _other_samples(built: BuiltShard) -> WriteError:
     return WriteError(
         "the samples are not those of the interrupted build",
         shard=built.record.path,

@@ -16,8 +16,8 @@ from shoal.errors import ErrorBudgetExceeded, ShoalError, WriteError
 from shoal.formats import as_member, member_key, member_name
 from shoal.shard import (
     META_MEMBER,
+    CopySource,
     EncodedSample,
-    HeldShard,
     SampleEncoder,
     ShardFile,
     ShardRecord,
@@ -35,11 +35,11 @@ from ._digests import function_mark
 from ._items import Items, JoinedItems, Read, ShardItems
 
 __all__ = [
-    "Built",
+    "BuiltShard",
     "Control",
     "Failure",
-    "Maker",
     "OpenShard",
+    "SampleBuilder",
     "ShardTask",
     "ShardWork",
     "Target",
@@ -94,7 +94,7 @@ class ShardTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class BuiltShard:
     """A shard that is there, with its index. A shard of which nothing was left has no samples, and is not there."""
 
     split: str
@@ -209,12 +209,12 @@ class ShardWork:
     """What a worker needs to build any shard of a plan."""
 
     items: Items
-    maker: Maker
+    maker: SampleBuilder
     target: Target
     budget: int
     """One shard may not have more failures than all may have."""
 
-    def __call__(self, task: ShardTask, control: Control) -> Built:
+    def __call__(self, task: ShardTask, control: Control) -> BuiltShard:
         """Build one shard. Raises ErrorBudgetExceeded, StoreError, and whatever else no single item is to blame for."""
         if self._copied_from is not None:
             copied = self._copy(task, control, self._copied_from)
@@ -227,7 +227,7 @@ class ShardWork:
         """Whose samples are to be taken as they are, by number; None where there is something to make of them."""
         return _shards_of(self.items) if self.maker.copies and self.target.compression is None else None
 
-    def _copy(self, task: ShardTask, control: Control, copied: _Copied) -> Built | None:
+    def _copy(self, task: ShardTask, control: Control, copied: _Copied) -> BuiltShard | None:
         target = self.target
         written = copy_samples(
             join_url(target.folder, task.path),
@@ -240,7 +240,7 @@ class ShardWork:
             before_commit=control.check,
             tell=control.tell,
         )
-        return None if written is None else Built(task.split, record_written(written, target, task.path))
+        return None if written is None else BuiltShard(task.split, record_written(written, target, task.path))
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +249,7 @@ class _Copied:
 
     source: ShardSource
     rows: Int64
-    hold: Callable[[int], HeldShard]
+    hold: Callable[[int], CopySource]
 
 
 def _shards_of(items: Items) -> _Copied | None:
@@ -264,7 +264,7 @@ def _shards_of(items: Items) -> _Copied | None:
     rows = np.concatenate([part.rows + start for part, start in zip(parts, starts, strict=False)])
     shards = np.cumsum([0, *(len(part.source.shards) for part in parts)]).tolist()
 
-    def hold(number: int) -> HeldShard:
+    def hold(number: int) -> CopySource:
         at = bisect.bisect_right(shards, number) - 1
         return parts[at].held(number - shards[at])
 
@@ -291,7 +291,7 @@ class _Building:
     failures: list[Failure] = field(default_factory=list)
     dropped: int = 0
 
-    def run(self) -> Built:
+    def run(self) -> BuiltShard:
         shard = OpenShard(self.work.target, self.task.path)
         try:
             for numbers, reads in self._reads(shard):
@@ -301,7 +301,7 @@ class _Building:
         except BaseException:
             shard.abort()
             raise
-        return Built(self.task.split, record, tuple(self.failures), self.dropped)
+        return BuiltShard(self.task.split, record, tuple(self.failures), self.dropped)
 
     def _reads(self, shard: OpenShard) -> Iterator[tuple[list[int], list[Read]]]:
         """Items some at a time: as many as are a few megabytes, by what the last ones took."""
@@ -346,7 +346,7 @@ class _Building:
 # -------------------------------------------------------------------------------- from an item to what is written of it
 
 
-class Maker:
+class SampleBuilder:
     """Turns items into encoded samples. Pickled to workers; the same item gives the same bytes in each."""
 
     def __init__(

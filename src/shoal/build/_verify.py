@@ -20,7 +20,7 @@ from shoal.shard import (
     WEBDATASET_RULE,
     Chunk,
     KeyRule,
-    Located,
+    ShardList,
     ShardReport,
     VerifyOptions,
     locate_existing,
@@ -203,7 +203,7 @@ _OUTWEIGH_TAR = (".parquet", ".lance", ".arrow", ".jsonl", ".json", ".csv")
 """Of as many files of one kind as there are tars, Hugging Face takes these rather."""
 
 
-def across(profiles: Sequence[ShardProfile], located: Located) -> Iterator[Finding]:
+def across(profiles: Sequence[ShardProfile], located: ShardList) -> Iterator[Finding]:
     """Look at all shards together."""
     yield from _same_keys(profiles, located)
     yield from _split_samples(profiles)
@@ -213,7 +213,7 @@ def across(profiles: Sequence[ShardProfile], located: Located) -> Iterator[Findi
     yield from _neighbours(located)
 
 
-def _same_keys(profiles: Sequence[ShardProfile], located: Located) -> Iterator[Finding]:
+def _same_keys(profiles: Sequence[ShardProfile], located: ShardList) -> Iterator[Finding]:
     """Keys in more than one shard. They are compared by hash first: eight bytes each, however many there are."""
     hashes = [np.unique(np.fromiter(map(hash, profile.keys.to_pylist()), np.int64)) for profile in profiles]
     values, counts = np.unique(np.concatenate([np.empty(0, np.int64), *hashes]), return_counts=True)
@@ -245,7 +245,7 @@ def _doubled(rule: str, again: dict[str, list[int]], profiles: Sequence[ShardPro
     return lint_finding(rule, shard, key, found=f"in {first} and in {second}", count=len(again))
 
 
-def _splits(profiles: Sequence[ShardProfile], located: Located) -> list[str]:
+def _splits(profiles: Sequence[ShardProfile], located: ShardList) -> list[str]:
     """The split of each shard: the manifest's, or what its name says."""
     urls = [profile.report.url for profile in profiles]
     known = {url: split for split, those in shards_by_split(urls, located.root).items() for url in those}
@@ -324,7 +324,7 @@ def _breaches(profiles: Sequence[ShardProfile]) -> Iterator[Finding]:
         yield lint_finding(rule, profile.report.url, found=found, count=count)
 
 
-def _neighbours(located: Located) -> Iterator[Finding]:
+def _neighbours(located: ShardList) -> Iterator[Finding]:
     """Files beside the tars that make Hugging Face take the folder for something else."""
     if located.root is None:
         return
@@ -351,7 +351,7 @@ _FIRST = 5  # samples that Hugging Face looks at
 
 
 @dataclass(frozen=True, slots=True)
-class Breach:
+class RuleViolation:
     """How often a rule is broken, and where first."""
 
     count: int
@@ -364,9 +364,9 @@ class ShardProfile:
 
     report: ShardReport
     keys: pa.StringArray
-    field_sets: dict[tuple[str, ...], Breach]
+    field_sets: dict[tuple[str, ...], RuleViolation]
     """Which fields samples have together: how often, and the key of the first that does."""
-    breaches: dict[str, Breach]
+    breaches: dict[str, RuleViolation]
     hf_first: tuple[tuple[str, ...], ...] = ()
     """The fields of the first samples, as Hugging Face names them."""
     compression: str | None = None
@@ -435,8 +435,8 @@ class Profile:
             self._broken("empty-shard", report.url)
         if compression is not None:
             self._broken("zstd" if compression == "zstd" else "compressed", report.url)
-        sets = {fields: Breach(count, self._first_of[fields]) for fields, count in self._sets.items()}
-        breaches = {rule: Breach(count, self._first_breach[rule]) for rule, count in self._breaches.items()}
+        sets = {fields: RuleViolation(count, self._first_of[fields]) for fields, count in self._sets.items()}
+        breaches = {rule: RuleViolation(count, self._first_breach[rule]) for rule, count in self._breaches.items()}
         first = tuple(tuple(sorted(fields)) for _, fields in self._hf[:_FIRST])
         return ShardProfile(report, pa.array(self.keys, pa.string()), sets, breaches, first, compression)
 

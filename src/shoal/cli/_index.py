@@ -13,9 +13,9 @@ from shoal.errors import ObjectNotFoundError, OptionError
 from shoal.shard import (
     WEBDATASET_RULE,
     KeyRule,
-    Located,
     Manifest,
     ShardIndex,
+    ShardList,
     ShardRef,
     WidsShard,
     cached_index_url,
@@ -116,16 +116,16 @@ def _index_path(
     return root, done
 
 
-def _located(path: str, source: Loader | None) -> tuple[Located, Callable[[_Indexed], None]]:
+def _located(path: str, source: Loader | None) -> tuple[ShardList, Callable[[_Indexed], None]]:
     """The shards, and what a wids JSON says of each."""
     if source != "wids":
         return locate_shards(path), lambda done: None
     listed = {shard.url: shard for shard in import_wids(path)}
-    located = Located(tuple(ShardRef(url) for url in listed))
+    located = ShardList(tuple(ShardRef(url) for url in listed))
     return located, lambda done: check_wids(listed[done.shard], done.index)
 
 
-def _root(located: Located) -> str:
+def _root(located: ShardList) -> str:
     """The folder that holds the dataset. Raises OptionError when the shards have no folder in common."""
     if located.root is not None:
         return located.root
@@ -136,7 +136,7 @@ def _root(located: Located) -> str:
 
 
 def _index_shard(
-    ref: ShardRef, root: str | None, located: Located, beside: bool, source: Loader | None, force: bool
+    ref: ShardRef, root: str | None, located: ShardList, beside: bool, source: Loader | None, force: bool
 ) -> _Indexed:
     with closing(store_for(ref.url).open(ref.url)) as reader:
         stored = _stored_at(ref, reader, root, located, beside)
@@ -151,7 +151,7 @@ def _index_shard(
     return _Indexed(ref.url, stored, "imported" if source in ("energon", "dali") else "indexed", made)
 
 
-def _stored_at(ref: ShardRef, reader: ObjectReader, root: str | None, located: Located, beside: bool) -> str:
+def _stored_at(ref: ShardRef, reader: ObjectReader, root: str | None, located: ShardList, beside: bool) -> str:
     if not beside:
         return cached_index_url(reader, _rule(located))
     if ref.sidecar is not None:
@@ -161,11 +161,11 @@ def _stored_at(ref: ShardRef, reader: ObjectReader, root: str | None, located: L
     return index_url(parent_url(ref.url), base_name(ref.url))
 
 
-def _rule(located: Located) -> KeyRule:
+def _rule(located: ShardList) -> KeyRule:
     return WEBDATASET_RULE if located.manifest is None else located.manifest.rule
 
 
-def _imported(url: str, reader: ObjectReader, located: Located, source: Literal["energon", "dali"]) -> ShardIndex:
+def _imported(url: str, reader: ObjectReader, located: ShardList, source: Literal["energon", "dali"]) -> ShardIndex:
     if source == "dali":
         return import_dali(_dali_url(url), url, reader, _rule(located))
     beside, database = f"{url}.idx", join_url(located.root or parent_url(url), ".nv-meta", "index.sqlite")

@@ -24,7 +24,7 @@ from rich.table import Table
 from shoal.dataset import Dataset
 from shoal.errors import FormatError
 from shoal.load import DataLoader, LoaderOptions, LoaderStats, Prediction, predict
-from shoal.shard import WEBDATASET_RULE, Manifest, Sample, ShardRef, ShardSource, ShardWriter, foresee
+from shoal.shard import WEBDATASET_RULE, Manifest, Sample, ShardRef, ShardSource, ShardWriter, estimate_reads
 from shoal.store import local_path, parent_url, scheme_of, store_for
 
 from ._options import (
@@ -510,11 +510,11 @@ def _speed(source: ShardSource, bandwidth: float | None, latency: float | None) 
     if bandwidth is not None or not len(source):
         return bandwidth, latency or 0.0
     few = np.arange(min(len(source), _FEW))
-    mean = max(1.0, foresee(source, few).bytes / len(few))
+    mean = max(1.0, estimate_reads(source, few).bytes / len(few))
     rows = np.arange(min(len(source), max(2, int(_MEASURED_BYTES / mean))))
     source.read(rows[:1])  # opens the shard
     one, run = _seconds(source, rows[:1]), _seconds(source, rows)
-    each = max(run - one, 1e-9) / foresee(source, rows).bytes
+    each = max(run - one, 1e-9) / estimate_reads(source, rows).bytes
     return 1 / each, one if latency is None else latency
 
 

@@ -11,7 +11,7 @@ from shoal.build import READERS, Finding, Repair, ShardRepair, Verification, rep
 from shoal.build import repair as repair_all
 from shoal.build import verify as verify_all
 from shoal.errors import OptionError, StoreError
-from shoal.shard import Located, ShardReport, locate_shards, update_manifest, with_hashes
+from shoal.shard import ShardList, ShardReport, locate_shards, update_manifest, with_hashes
 from shoal.store import put, relative_url, stat, store_for
 
 from ._options import JsonOption, PathArgument, ReportOption, SplitOption, WorkersOption
@@ -74,7 +74,7 @@ def verify(
         raise typer.Exit(1)
 
 
-def _located_size(located: Located) -> int:
+def _located_size(located: ShardList) -> int:
     return sum(_object_size(ref.url) for ref in located.shards)
 
 
@@ -97,7 +97,7 @@ def _print_verified(report: ShardReport) -> None:
         print_text(f"  note: {printable(note.problem)}")
 
 
-def _fill_hashes(located: Located, reports: Sequence[ShardReport]) -> int:
+def _fill_hashes(located: ShardList, reports: Sequence[ShardReport]) -> int:
     """Write the hashes of sound shards that had none into the manifest."""
     manifest, root = located.manifest, located.root
     if manifest is None or root is None:

@@ -45,7 +45,7 @@ __all__ = [
     "Keyed",
     "Layout",
     "Part",
-    "Widened",
+    "SchemaWidened",
     "batches_of",
     "can_gather",
     "gathered_parts",
@@ -84,7 +84,7 @@ class Layout:
         return pa.schema(fields, metadata={_METADATA: msgspec.json.encode(document)})
 
 
-class Widened(Exception):  # noqa: N818 - what happened, and nobody sees it
+class SchemaWidened(Exception):  # noqa: N818 - what happened, and nobody sees it
     """A batch does not fit the columns of those before; ``layout`` fits both."""
 
     def __init__(self, layout: Layout, column: str) -> None:
@@ -192,7 +192,7 @@ def _batch(layout: Layout, values: Values, rows: int) -> pa.RecordBatch:
         except _UNFIT as error:
             if column.form == MSGPACK:
                 raise WriteError("a value cannot be put in a table", found=error, field=name) from error
-            raise Widened(_with(layout, name, Column(MSGPACK, column.nulls)), name) from error
+            raise SchemaWidened(_with(layout, name, Column(MSGPACK, column.nulls)), name) from error
     return pa.RecordBatch.from_arrays(arrays, schema=layout.arrow_schema())
 
 
@@ -297,7 +297,7 @@ def batches_of(
         wider = _fitted(layout, values)
         if wider.columns != layout.columns:
             changed = [name for name, column in wider.columns.items() if layout.columns.get(name) != column]
-            raise Widened(wider, changed[0])
+            raise SchemaWidened(wider, changed[0])
         yield _batch(layout, values, len(part))
 
 
@@ -319,5 +319,5 @@ def widest(make: Callable[[Layout | None], Any]) -> Any:
     while True:
         try:
             return make(layout)
-        except Widened as widened:  # each time one column gets wider, which ends at MessagePack
+        except SchemaWidened as widened:  # each time one column gets wider, which ends at MessagePack
             layout = widened.layout

@@ -18,11 +18,11 @@ import pyarrow.compute as pc
 from shoal.errors import FieldError, OptionError, PositionError, SampleKeyError, ShardIndexError, TarError
 from shoal.sample import Lens, is_record, schema_of
 from shoal.schema import Schema
-from shoal.shard import Decoders, ErrorLog, Pick, Sample, ShardSource, Source
+from shoal.shard import Decoders, ErrorLog, FieldSelector, Sample, ShardSource, Source
 
-from ._columns import EVERYTHING, Wanted, names_after, wanted_by
+from ._columns import EVERYTHING, ColumnSelection, names_after, wanted_by
 from ._decoding import PAYLOAD, LazyDecoders, Reading, finished, reading_for, refuse_unmatched, stored_type_of
-from ._description import Description, Finished, HasColumns, Opened, PathLike, Stage, Step
+from ._description import Description, FinalSource, HasColumns, OpenSource, PathLike, Stage, Step
 from ._output_format import Formatting, format_of
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Core(Generic[T]):
     """What every verb stands on: the samples of a source that are in view, by position, by key, in order."""
 
     _description: Description
-    _opened: Opened
+    _opened: OpenSource
     _chosen: Int64 | None
     """The numbers of the samples that verbs chose, in order; None where none did."""
     errors: ErrorLog
@@ -52,9 +52,9 @@ class Core(Generic[T]):
     seed: int | None
     """The seed of the last shuffle, drawn or given."""
 
-    def _begin(self, description: Description, opened: Opened | None = None) -> None:
+    def _begin(self, description: Description, opened: OpenSource | None = None) -> None:
         self._description = description
-        self._opened = Opened(description) if opened is None else opened
+        self._opened = OpenSource(description) if opened is None else opened
         self._chosen = None
         self.errors = ErrorLog(description.policy)
         self.seed = None
@@ -103,7 +103,7 @@ class Core(Generic[T]):
         return {"description": self.described, "rows": self._chosen, "seed": self.seed, "identity": identity}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._begin(state["description"], Opened(state["description"], state["identity"]))
+        self._begin(state["description"], OpenSource(state["description"], state["identity"]))
         self._chosen = state["rows"]
         self.seed = state["seed"]
 
@@ -122,7 +122,7 @@ class Core(Generic[T]):
 
     @functools.cached_property
     def _reading(self) -> Reading:
-        if isinstance(self.source, Finished):
+        if isinstance(self.source, FinalSource):
             kind = self._asked_type or self.source.finished_type
             return Reading(kind, None, False, None if kind is dict else _as_it_is)
         stored = stored_type_of(self.source, self._asked_type)
@@ -139,7 +139,7 @@ class Core(Generic[T]):
         return source.picking(pick) if pick is not None and isinstance(source, ShardSource) else source
 
     @property
-    def _pick(self) -> Pick | None:
+    def _pick(self) -> FieldSelector | None:
         """Says of each shard which fields of plain samples the stages look at; None for all of them."""
         wanted = wanted_by(self._description.stages)
         plain = self._reading.convert is None and wanted != EVERYTHING
@@ -418,7 +418,7 @@ class Core(Generic[T]):
             )
 
 
-def _those_in(wanted: Wanted, present: Mapping[str, bool]) -> tuple[str, ...]:
+def _those_in(wanted: ColumnSelection, present: Mapping[str, bool]) -> tuple[str, ...]:
     return tuple(name for name in present if name in wanted)
 
 
@@ -512,7 +512,7 @@ def _cut(value: object) -> str:
     return text if len(text) <= _MOST else f"{text[: _MOST - 3]}..."
 
 
-def shown_dataset(description: Description, opened: Opened, chosen: Int64 | None) -> str:
+def shown_dataset(description: Description, opened: OpenSource, chosen: Int64 | None) -> str:
     """``Dataset('data', 120 of 1,000 samples, where(width >= 512), map(f))``."""
     count = [] if chosen is None else [_count(len(chosen), opened)]
     return f"Dataset({', '.join([_shown_path(description.path), *count, *(step.shown for step in description.steps)])})"
@@ -527,6 +527,6 @@ def _shown_path(path: object) -> str:
     return repr(names) if len(names) <= 4 else f"[{names[0]!r}, ... {len(names) - 2} more ..., {names[-1]!r}]"
 
 
-def _count(shown: int, opened: Opened) -> str:
+def _count(shown: int, opened: OpenSource) -> str:
     total = opened.source.known_length if opened.is_open and isinstance(opened.source, ShardSource) else None
     return f"{shown:,} samples" if total is None else f"{shown:,} of {total:,} samples"

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from shoal.errors import OptionError
 from shoal.load import (
-    Learnt,
+    PayloadLayoutCache,
     PayloadReader,
     PayloadRun,
     Ragged,
@@ -99,7 +99,7 @@ def ordered_batches(
     source: ShardSource, field: str, rows: Int64 | None, options: TypedOptions
 ) -> Iterator[SampleBatch[Any]]:
     """Batches of typed samples as they lie, or of some samples in the order given; few are held at once."""
-    learnt = Learnt(options.sample_type)
+    learnt = PayloadLayoutCache(options.sample_type)
     reader = _direct_reader(source, field, rows, learnt)
     if reader is not None:
         chosen = iter([np.arange(len(source)) if rows is None else rows])
@@ -128,7 +128,7 @@ def shuffled_batches(
     if rows is not None and not _by_block(source, rows):
         yield from ordered_batches(source, field, np.random.default_rng(seed).permutation(rows), options)
         return
-    learnt, buffers = Learnt(options.sample_type), shared_buffers()
+    learnt, buffers = PayloadLayoutCache(options.sample_type), shared_buffers()
     reader = _direct_reader(source, field, rows, learnt)
     windows = _windows(source, field, seed, rows, least)
     if reader is not None:
@@ -140,7 +140,7 @@ def shuffled_batches(
 
 
 def _direct_reader(
-    source: ShardSource, field: str, rows: Int64 | None, learnt: Learnt[Any]
+    source: ShardSource, field: str, rows: Int64 | None, learnt: PayloadLayoutCache[Any]
 ) -> PayloadReader[Any] | None:
     """A reader by number, where the first sample has arrays so large that they are read straight into their batch."""
     first = 0 if rows is None else int(rows[0]) if len(rows) else -1
@@ -152,7 +152,7 @@ def _spans(source: ShardSource, field: str) -> list[Span]:
     return [(number, *span) for number in range(len(source.shards)) for span in source.shard(number).spans([field])]
 
 
-def _span_run(source: ShardSource, span: Span, field: str, learnt: Learnt[Any]) -> PayloadRun[Any]:
+def _span_run(source: ShardSource, span: Span, field: str, learnt: PayloadLayoutCache[Any]) -> PayloadRun[Any]:
     number, start, stop = span
     return PayloadRun(source.shard(number).raw_span(start, stop, field), learnt)
 
@@ -206,7 +206,7 @@ def _numbers(source: ShardSource, spans: list[Span]) -> Int64:
 
 
 def _row_runs(
-    source: ShardSource, field: str, rows: Int64, learnt: Learnt[Any]
+    source: ShardSource, field: str, rows: Int64, learnt: PayloadLayoutCache[Any]
 ) -> Iterator[tuple[PayloadRun[Any], Int64]]:
     """Some samples, as many at a time as is good to hold: read as they lie, and each part's order."""
     step = _rows_at_once(source, field, rows)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EVERYTHING",
+    "ColumnSelection",
     "DecodeColumns",
     "Drop",
     "Keep",
@@ -39,7 +40,6 @@ __all__ = [
     "Relabel",
     "RelabelMatching",
     "Rename",
-    "Wanted",
     "arrow_table",
     "column_values",
     "columns_of_sample",
@@ -54,7 +54,7 @@ _WRITTEN_AS_THEY_ARE = (StrType, IntType, FloatType, BoolType)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ColumnSelection:
     """Which columns somebody looks at: these, or all but these."""
 
     names: frozenset[str] = frozenset()
@@ -64,7 +64,7 @@ class Wanted:
         return (name in self.names) != self.all_but
 
 
-EVERYTHING = Wanted(all_but=True)
+EVERYTHING = ColumnSelection(all_but=True)
 
 
 @runtime_checkable
@@ -75,7 +75,7 @@ class ColumnStep(Protocol):
         """The sample after the step."""
         ...
 
-    def needs(self, wanted: Wanted) -> Wanted:
+    def needs(self, wanted: ColumnSelection) -> ColumnSelection:
         """What must go in for what is wanted to come out."""
         ...
 
@@ -114,9 +114,9 @@ class Keep:
         _refuse_missing(found, self.columns if self.strict else ())
         return {name: found[name] for name in self.columns if name in found}
 
-    def needs(self, wanted: Wanted) -> Wanted:
+    def needs(self, wanted: ColumnSelection) -> ColumnSelection:
         """Those of the kept ones that are wanted."""
-        return Wanted(frozenset(name for name in self.columns if name in wanted))
+        return ColumnSelection(frozenset(name for name in self.columns if name in wanted))
 
     def names(self, before: tuple[str, ...]) -> tuple[str, ...]:
         """The kept ones."""
@@ -136,10 +136,10 @@ class Drop:
         _refuse_missing(found, self.columns if self.strict else ())
         return {name: value for name, value in found.items() if name not in self.columns}
 
-    def needs(self, wanted: Wanted) -> Wanted:
+    def needs(self, wanted: ColumnSelection) -> ColumnSelection:
         """What is wanted, without the dropped ones."""
         names = wanted.names | self.columns if wanted.all_but else wanted.names - self.columns
-        return Wanted(names, wanted.all_but)
+        return ColumnSelection(names, wanted.all_but)
 
     def names(self, before: tuple[str, ...]) -> tuple[str, ...]:
         """Those that stay."""
@@ -159,10 +159,10 @@ class Rename:
         _refuse_missing(found, new if self.strict else ())
         return {new.get(name, name): value for name, value in found.items()}
 
-    def needs(self, wanted: Wanted) -> Wanted:
+    def needs(self, wanted: ColumnSelection) -> ColumnSelection:
         """The same under the old names."""
         old = {new: name for name, new in self.pairs}
-        return Wanted(frozenset(old.get(name, name) for name in wanted.names), wanted.all_but)
+        return ColumnSelection(frozenset(old.get(name, name) for name in wanted.names), wanted.all_but)
 
     def names(self, before: tuple[str, ...]) -> tuple[str, ...]:
         """All of them, renamed."""
@@ -187,13 +187,13 @@ class Relabel:
     def _replaced(self) -> frozenset[str]:
         return frozenset(name for _, names in self.choices for name in names)
 
-    def needs(self, wanted: Wanted) -> Wanted:
+    def needs(self, wanted: ColumnSelection) -> ColumnSelection:
         """The alternatives of all new columns, since one that is missing is an error, and what else is wanted."""
         if not self.keep:
-            return Wanted(self._replaced)
+            return ColumnSelection(self._replaced)
         new = {name for name, _ in self.choices}
         rest = frozenset(name for name in wanted.names if name not in new)
-        return Wanted(rest - self._replaced if wanted.all_but else rest | self._replaced, wanted.all_but)
+        return ColumnSelection(rest - self._replaced if wanted.all_but else rest | self._replaced, wanted.all_but)
 
     def names(self, before: tuple[str, ...]) -> tuple[str, ...]:
         """Those that are kept, then the new ones."""
@@ -218,9 +218,9 @@ class PickTuple:
             raise ColumnError("a column of the tuple is None", found=";".join(empty[0]), key=found.get("__key__"))
         return values
 
-    def needs(self, wanted: Wanted) -> Wanted:
+    def needs(self, wanted: ColumnSelection) -> ColumnSelection:
         """All alternatives."""
-        return Wanted(frozenset(name for names in self.choices for name in names))
+        return ColumnSelection(frozenset(name for names in self.choices for name in names))
 
     def names(self, before: tuple[str, ...]) -> None:
         """A tuple has no columns."""
@@ -239,11 +239,11 @@ class MapColumns:
             found[name] = function(first_of(found, (name,)))
         return found
 
-    def needs(self, wanted: Wanted) -> Wanted:
+    def needs(self, wanted: ColumnSelection) -> ColumnSelection:
         """What is wanted, and what is changed: a function that fails must fail."""
         changed = frozenset(name for name, _ in self.functions)
         names = wanted.names - changed if wanted.all_but else wanted.names | changed
-        return Wanted(names, wanted.all_but)
+        return ColumnSelection(names, wanted.all_but)
 
     def names(self, before: tuple[str, ...]) -> tuple[str, ...]:
         """The same."""
@@ -284,7 +284,7 @@ class RelabelMatching:
             raise ColumnError("two columns would have one name", expected="one column", found=name, key=key)
         renamed.setdefault(name, value)
 
-    def needs(self, wanted: Wanted) -> Wanted:
+    def needs(self, wanted: ColumnSelection) -> ColumnSelection:
         """All: any may match."""
         return EVERYTHING
 
@@ -309,7 +309,7 @@ class DecodeColumns:
             for name, value in columns_of_sample(sample).items()
         }
 
-    def needs(self, wanted: Wanted) -> Wanted:
+    def needs(self, wanted: ColumnSelection) -> ColumnSelection:
         """The same."""
         return wanted
 
@@ -346,7 +346,7 @@ def first_of(sample: dict[str, Any], names: tuple[str, ...], *, missing: bool = 
     return None
 
 
-def wanted_by(stages: Iterable[Stage]) -> Wanted:
+def wanted_by(stages: Iterable[Stage]) -> ColumnSelection:
     """What all stages together look at in the samples that are read; any other function may look at everything."""
     wanted = EVERYTHING
     for stage in reversed(tuple(stages)):

@@ -18,9 +18,9 @@ from shoal.sample import is_record, schema_of
 from shoal.schema import schema_hash
 from shoal.shard import Decoders, ErrorLog, Manifest, Sample, ShardSource, Source
 
-from ._description import Recipe, Step, digest_of
+from ._description import CompositeDescription, Step, digest_of
 from ._query import Expression, Field
-from ._splits import By, DatasetDict, SplitAgain, checked_weights, grouped_by, is_kept, part_of_each, texts_of
+from ._splits import By, DatasetDict, ReapplySplit, checked_weights, grouped_by, is_kept, part_of_each, texts_of
 from ._transforms import Views
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Combining(Views[T]):
         splits = {}
         for number, name in enumerate(shares):
             rows = self._kept(part == number)
-            again = SplitAgain(shares, by, seed, name) if is_kept(by) else None
+            again = ReapplySplit(shares, by, seed, name) if is_kept(by) else None
             step = Step(f"split({shown})[{name!r}]", again, None if again else rows)
             splits[name] = self._view(rows=rows, step=step)
         return DatasetDict(splits, sample_type=self._asked_type)
@@ -162,7 +162,7 @@ class Combining(Views[T]):
         recipe = Joined(left, other, rows, names, on, missing, taken, suffix, sample_type)
         return self._made_of(recipe, stored_type=sample_type or dict, sample_type=None, stages=(), fields=None)
 
-    def _made_of(self, recipe: Recipe, **changes: Any) -> Dataset[Any]:
+    def _made_of(self, recipe: CompositeDescription, **changes: Any) -> Dataset[Any]:
         """A dataset of a recipe, which otherwise is described as this one."""
         return self._another(replace(self.described, path=recipe, steps=(), tombstones=True, format=None, **changes))
 

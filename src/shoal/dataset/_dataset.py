@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, cast, overload
 from shoal.codec import decode_spec
 from shoal.errors import OptionError, ShardIndexError, TarError
 from shoal.formats import SourceOptions
-from shoal.load import Auto, DataLoader, Described, Filter, LoaderOptions, Map, Ragged, StreamSource, ThreadingOptions
+from shoal.load import (
+    Auto,
+    DataLoader,
+    Filter,
+    LoaderOptions,
+    Map,
+    Ragged,
+    SourceDescription,
+    StreamSource,
+    ThreadingOptions,
+)
 from shoal.protocols import DataSource
 from shoal.shard import WEBDATASET_RULE, ErrorPolicy, KeyRule
 
@@ -51,19 +61,19 @@ class PipelineVerbs(Core[_PipelineT]):
         [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
     """
 
-    def __load__(self) -> Described:
+    def __load__(self) -> SourceDescription:
         """How a loader reads it: stored samples by number, then what ``map`` and ``filter`` were told.
 
         A format is applied to batches as wholes. What is damaged so that samples have no numbers, where damage is
         passed over, is read from its start.
         """
         if not self._is_numbered():
-            return Described(StreamSource(lambda: iter(self), "a damaged dataset"))
+            return SourceDescription(StreamSource(lambda: iter(self), "a damaged dataset"))
         form, stages = self._format, self._description.stages
         inner = stages if form is None else stages[:-1]
         steps = tuple(Map(stage.function) if stage.kind == "map" else Filter(stage.function) for stage in inner)
         collate = None if form is None else partial(form.batch, names=self._columns())
-        return Described(self._numbered(), steps, collate)
+        return SourceDescription(self._numbered(), steps, collate)
 
     def _is_numbered(self) -> bool:
         try:

@@ -24,7 +24,7 @@ from shoal.sample import (
     unpack,
 )
 from shoal.schema import schema_from_json
-from shoal.shard import Decoders, Pick, Sample, ShardSource, Source
+from shoal.shard import Decoders, FieldSelector, Sample, ShardSource, Source
 
 from ._description import Stage, check_sample_type
 
@@ -132,7 +132,7 @@ class Reading:
     """Whether it reads payloads, so that batches can be gathered from them."""
     convert: Callable[[Sample], Any] | None
     """None when the dict itself is what was asked for."""
-    pick: Pick | None = None
+    pick: FieldSelector | None = None
     """Says of each shard which fields it needs, where that depends on the fields that samples have."""
 
 
@@ -183,7 +183,7 @@ def _plain_reading(source: Source, sample_type: type[Any], looked_at: frozenset[
     """From fields by name: those that the type does not have are not read."""
     some = None if looked_at is None else partial_mapper(sample_type, looked_at)
     convert = partial(_mapped, some or partial(from_fields, sample_type))
-    pick: Pick = partial(fields_needed, sample_type, looked_at if some else None)
+    pick: FieldSelector = partial(fields_needed, sample_type, looked_at if some else None)
     if isinstance(source, ShardSource):
         return Reading(sample_type, None, False, convert, pick)
     wanted = pick(dict.fromkeys(source.fields, False))

@@ -18,22 +18,22 @@ from shoal.formats import SourceOptions, open_source
 from shoal.protocols import DataSource
 from shoal.sample import DictSample, is_record
 from shoal.shard import ErrorPolicy, KeyRule, OnError, ShardSource, Source, manifest_url
-from shoal.store import Glance, base_name
+from shoal.store import StoreSnapshot, base_name
 
 from ._data_source import source_from_data_source
 from ._tombstones import living_rows
 
 __all__ = [
+    "CompositeDescription",
     "DatasetOptions",
     "Description",
-    "Finished",
+    "FinalSource",
     "HasColumns",
-    "Identified",
-    "Opened",
+    "OpenSource",
     "PathLike",
-    "Recipe",
     "Stage",
     "Step",
+    "SupportsIdentity",
     "check_path",
     "check_sample_type",
     "digest_of",
@@ -86,7 +86,7 @@ class Step:
 class Description:
     """Everything that says what a dataset is; nothing is opened by it."""
 
-    path: PathLike | tuple[PathLike, ...] | DataSource | Recipe
+    path: PathLike | tuple[PathLike, ...] | DataSource | CompositeDescription
     options: SourceOptions
     format: str | None
     spec: DecodeSpec
@@ -108,7 +108,7 @@ class Description:
 
 
 @runtime_checkable
-class Recipe(Protocol):
+class CompositeDescription(Protocol):
     """Datasets put together as one, as a value: opened when it is first needed, and again in another process."""
 
     def open_source(self) -> Source:
@@ -117,7 +117,7 @@ class Recipe(Protocol):
 
 
 @runtime_checkable
-class RowsRecipe(Recipe, Protocol):
+class RowsRecipe(CompositeDescription, Protocol):
     """A recipe whose dataset shows only some samples of its source."""
 
     def rows_in_view(self, source: Source) -> Int64 | None:
@@ -125,12 +125,12 @@ class RowsRecipe(Recipe, Protocol):
         ...
 
 
-class Opened:
+class OpenSource:
     """The source behind a dataset and all views of it, opened once, when it is first needed."""
 
     def __init__(self, description: Description, identity: str | None = None) -> None:
         self._description = description
-        self._glance = Glance(beside=manifest_url)
+        self._glance = StoreSnapshot(beside=manifest_url)
         self._expected = identity
         """What the source must be, where numbers of its samples are known already."""
 
@@ -163,17 +163,17 @@ class Opened:
         path = self._description.path
         if isinstance(path, RowsRecipe):
             return path.rows_in_view(self.source)
-        if not self._description.tombstones or isinstance(path, (Recipe, DataSource)):
+        if not self._description.tombstones or isinstance(path, (CompositeDescription, DataSource)):
             return None
         source = self.source
         with self._glance.looking():
             living = living_rows(source, path)
-        self._glance = Glance()  # what it holds is not needed any more
+        self._glance = StoreSnapshot()  # what it holds is not needed any more
         return living
 
     def _open(self) -> Source:
         description = self._description
-        if isinstance(description.path, Recipe):
+        if isinstance(description.path, CompositeDescription):
             return description.path.open_source()
         if isinstance(description.path, DataSource):
             options = description.options
@@ -182,7 +182,7 @@ class Opened:
 
 
 @runtime_checkable
-class Identified(Protocol):
+class SupportsIdentity(Protocol):
     """A source that says itself what it is."""
 
     @property
@@ -192,7 +192,7 @@ class Identified(Protocol):
 
 
 @runtime_checkable
-class Finished(Protocol):
+class FinalSource(Protocol):
     """A source whose samples are what a user is to see already."""
 
     @property
@@ -215,7 +215,7 @@ def source_identity(source: Source) -> str:
 
     Where the dataset lies is no part of it, so a copy elsewhere is the same.
     """
-    if isinstance(source, Identified):
+    if isinstance(source, SupportsIdentity):
         return source.identity
     if not isinstance(source, ShardSource):
         return digest_of([type(source).__qualname__, str(len(source)), *source.fields])

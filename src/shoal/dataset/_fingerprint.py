@@ -20,7 +20,7 @@ from shoal.schema import schema_hash
 from shoal.shard import ShardSource, Source
 from shoal.store import base_name
 
-from ._description import Description, Identified, digest_of, source_identity
+from ._description import Description, SupportsIdentity, digest_of, source_identity
 
 __all__ = ["fingerprint_of", "value_mark"]
 
@@ -46,7 +46,7 @@ def fingerprint_of(description: Description, source: Source, rows: Int64 | None,
 def _path_mark(description: Description, source: Source) -> str:
     """The names of files of other formats; sources of ours tell more than that themselves."""
     path: Any = description.path
-    if isinstance(source, (ShardSource, Identified)):
+    if isinstance(source, (ShardSource, SupportsIdentity)):
         return ""
     names = [path] if isinstance(path, (str, os.PathLike)) else path if isinstance(path, tuple) else []
     return repr([base_name(os.fspath(name)) for name in names])

@@ -26,7 +26,7 @@ from shoal.formats import detect
 from shoal.protocols import DataFiles, DataSource, Resolved, Resolver
 from shoal.sample import DictSample, is_record, schema_of
 from shoal.schema import schema_to_json
-from shoal.shard import Located, ShardRef, ShardWriter, find_split, is_dataset_folder, locate_shards, shards_by_split
+from shoal.shard import ShardList, ShardRef, ShardWriter, find_split, is_dataset_folder, locate_shards, shards_by_split
 from shoal.store import base_name, expand_pattern, join_url, parent_url, relative_url, scheme_of, store_for
 
 from ._append import is_numbered, shard_pattern, stored_form
@@ -293,7 +293,7 @@ def _items(path: object) -> list[str]:
     )
 
 
-def _of_folder(url: str, format: str | None) -> Located | None:  # noqa: A002
+def _of_folder(url: str, format: str | None) -> ShardList | None:  # noqa: A002
     """What is in a folder, or named by its manifest; None when this is neither."""
     is_manifest = base_name(url) == "manifest.json" and base_name(parent_url(url)) == ".shoal"
     if not is_manifest and not is_dataset_folder(url):
@@ -302,13 +302,13 @@ def _of_folder(url: str, format: str | None) -> Located | None:  # noqa: A002
     return locate_shards(url) if name == "webdataset" else _of_format(url, name)
 
 
-def _of_format(root: str, format: str) -> Located:  # noqa: A002
+def _of_format(root: str, format: str) -> ShardList:  # noqa: A002
     infos = store_for(root).list(root)
     shown = [info.url for info in infos if not any(part[:1] == "." for part in relative_url(info.url, root).split("/"))]
     refs = tuple(ShardRef(url) for url in shown if _is_of(url, format))
     if not refs:
         raise ObjectNotFoundError(f"the folder has no {format} files", found=root)
-    return Located(refs, None, root)
+    return ShardList(refs, None, root)
 
 
 def _is_of(url: str, format: str) -> bool:  # noqa: A002

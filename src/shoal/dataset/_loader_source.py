@@ -14,11 +14,31 @@ import numpy.typing as npt
 
 from shoal.codec import Buffer, SizedDecoder
 from shoal.errors import ShoalError
-from shoal.load import Foreseen, Geometry, Learnt, PayloadReader, Ragged, SampleBatch, collate, shared_buffers, stacked
+from shoal.load import (
+    PayloadLayoutCache,
+    PayloadReader,
+    PrefetchedSource,
+    Ragged,
+    SampleBatch,
+    SourceLayout,
+    collate,
+    shared_buffers,
+    stacked,
+)
 from shoal.sample import schema_of
 from shoal.schema import Array
-from shoal.shard import Decoders, Foresight, Reads, Resident, Sample, SampleWindow, ShardSource, foresee, foresee_held
-from shoal.store import is_far, scheme_of
+from shoal.shard import (
+    Decoders,
+    ReadCost,
+    ReadSchedule,
+    Sample,
+    SampleWindow,
+    ShardMemoryCache,
+    ShardSource,
+    estimate_cached_reads,
+    estimate_reads,
+)
+from shoal.store import is_remote, scheme_of
 
 from ._decoding import PAYLOAD, WithoutSized
 
@@ -40,7 +60,7 @@ class DatasetSource:
 
     def __init__(self, dataset: Dataset[Any]) -> None:
         self._dataset = dataset
-        self._resident: Resident | None = None
+        self._resident: ShardMemoryCache | None = None
         self._windows: tuple[SampleWindow, ...] = ()
 
     def __len__(self) -> int:
@@ -51,14 +71,14 @@ class DatasetSource:
         """That of the samples and their numbers; functions may be mended between two runs."""
         return self._dataset.stored.fingerprint
 
-    def foresee_order(self, foresight: Foresight) -> Foreseen | None:
+    def foresee_order(self, foresight: ReadSchedule) -> PrefetchedSource | None:
         """Fetch far shards by blocks ahead of reading; see ``shard.SampleWindow``.
 
         Not where any sample may come next and they do not all fit: blocks would be fetched again and again.
         """
         dataset, geometry = self._dataset, self.geometry()
         reader = dataset._reader  # noqa: SLF001 - one package
-        if not isinstance(reader, ShardSource) or not any(is_far(ref.url) for ref in reader.shards):
+        if not isinstance(reader, ShardSource) or not any(is_remote(ref.url) for ref in reader.shards):
             return None
         mean = geometry.mean_bytes or _UNKNOWN_BYTES
         if foresight.block_samples is None and foresight.spread * mean > foresight.most_bytes:
@@ -103,7 +123,7 @@ class DatasetSource:
         if self._resident is not None or not isinstance(source, ShardSource) or not self.geometry().local:
             return
         with contextlib.suppress(ShoalError):  # whoever reads the shard says what is wrong
-            self._resident = Resident.over(source, most_bytes)
+            self._resident = ShardMemoryCache.over(source, most_bytes)
         self.__dict__.pop("_payloads", None)
         self.__dict__.pop("_plain_fields", None)
 
@@ -133,17 +153,17 @@ class DatasetSource:
             batch.column(name)
         return batch
 
-    def foresee(self, numbers: Int64, *, batched: bool) -> Reads | None:
+    def foresee(self, numbers: Int64, *, batched: bool) -> ReadCost | None:
         """What reading these samples asks of the store, as a batch or one by one; None where nobody knows."""
         reader = self._dataset._reader  # noqa: SLF001 - one package
         if not isinstance(reader, ShardSource):
             return None
         rows = self._rows(numbers)
         if batched and self._dataset.raw_source is not None:
-            return foresee(reader, rows, raw=PAYLOAD)
-        return foresee(reader, rows, self._dataset._fields)
+            return estimate_reads(reader, rows, raw=PAYLOAD)
+        return estimate_reads(reader, rows, self._dataset._fields)
 
-    def foresee_held(self, batches: Iterable[Int64], most_bytes: int) -> tuple[Reads, int] | None:
+    def foresee_held(self, batches: Iterable[Int64], most_bytes: int) -> tuple[ReadCost, int] | None:
         """What batches one after the other ask of the store where shards are kept in memory, and the bytes of those.
 
         None where they are not kept, or nothing is taken from there.
@@ -156,10 +176,10 @@ class DatasetSource:
             return None
         rows = (numbers if dataset.is_whole else dataset.numbers[numbers] for numbers in batches)
         first = next(rows, np.empty(0, np.int64))
-        reads, held = foresee_held(source, itertools.chain([first], rows), names)
+        reads, held = estimate_cached_reads(source, itertools.chain([first], rows), names)
         # Of typed samples one is looked at first, for how large its arrays are.
         looked = self._payloads is not None and source.shard(0).scatters and len(first) > 0
-        return (reads + foresee(source, first[:1], raw=PAYLOAD) if looked else reads), held
+        return (reads + estimate_reads(source, first[:1], raw=PAYLOAD) if looked else reads), held
 
     @functools.cached_property
     def _fills(self) -> bool:
@@ -198,7 +218,7 @@ class DatasetSource:
         source = self._dataset.raw_source
         if source is None:
             return None
-        return PayloadReader(source, PAYLOAD, Learnt(self._dataset.sample_type), resident=self._resident)
+        return PayloadReader(source, PAYLOAD, PayloadLayoutCache(self._dataset.sample_type), resident=self._resident)
 
     @functools.cached_property
     def _array_fields(self) -> tuple[str, ...]:
@@ -213,13 +233,13 @@ class DatasetSource:
             shard = source.shards[int(np.searchsorted(source.starts, row, "right")) - 1].url
         return shard, source.keys(np.array([row]))[0]
 
-    def geometry(self) -> Geometry:
+    def geometry(self) -> SourceLayout:
         """Where shards begin, and how large samples are on average."""
         source = self._dataset.source
         if not isinstance(source, ShardSource):
-            return Geometry(np.array([0, len(self)], np.int64))
+            return SourceLayout(np.array([0, len(self)], np.int64))
         local = all(scheme_of(ref.url) in _NEAR for ref in source.shards)
-        return Geometry(self._shard_starts(source), _mean_bytes(source), local)
+        return SourceLayout(self._shard_starts(source), _mean_bytes(source), local)
 
     def _shard_starts(self, source: ShardSource) -> Int64:
         """Of a view in the source's order, where each shard's samples begin in it; else one run of all."""

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from shoal.codec import Framework, framework, framework_of
 from shoal.errors import OptionError
 
-from ._columns import Wanted, arrow_table, columns_of_sample, data_frame
+from ._columns import ColumnSelection, arrow_table, columns_of_sample, data_frame
 from ._description import Stage
 
 __all__ = ["Formatting", "format_named", "format_of"]
@@ -100,9 +100,9 @@ class Formatting:
         made = ARRAYS if self.kind == "numpy" else of_framework(framework(self.kind))  # type: ignore[arg-type]
         return replace(made, options=dict(self.options)) if self.options else made
 
-    def needs(self, wanted: Wanted) -> Wanted:
+    def needs(self, wanted: ColumnSelection) -> ColumnSelection:
         """The formatted columns, or all."""
-        return wanted if self.columns is None or self.output_all_columns else Wanted(frozenset(self.columns))
+        return wanted if self.columns is None or self.output_all_columns else ColumnSelection(frozenset(self.columns))
 
     def names(self, before: tuple[str, ...]) -> tuple[str, ...]:
         """The columns that come out."""

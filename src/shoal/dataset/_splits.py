@@ -25,7 +25,7 @@ __all__ = [
     "By",
     "DatasetDict",
     "Keys",
-    "SplitAgain",
+    "ReapplySplit",
     "checked_weights",
     "grouped_by",
     "hash_texts",
@@ -93,7 +93,7 @@ def grouped_by(keys: pa.ChunkedArray, function: Callable[[str], object]) -> pa.C
 
 
 @dataclass(frozen=True, slots=True)
-class SplitAgain:
+class ReapplySplit:
     """Takes the same split of a dataset that has grown."""
 
     weights: Mapping[str, float]

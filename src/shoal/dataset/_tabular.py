@@ -21,7 +21,18 @@ from shoal.sample import is_record, schema_of
 from shoal.schema import Schema
 from shoal.shard import ErrorLog, ShardSource, Source
 
-from ._arrow_batches import KEY, Keyed, Layout, Part, Widened, batches_of, can_gather, gathered_parts, row_parts, widest
+from ._arrow_batches import (
+    KEY,
+    Keyed,
+    Layout,
+    Part,
+    SchemaWidened,
+    batches_of,
+    can_gather,
+    gathered_parts,
+    row_parts,
+    widest,
+)
 from ._base import Core
 from ._decoding import PAYLOAD
 from ._description import PathLike, Step
@@ -71,7 +82,7 @@ class Tables(Core[T]):
     def _told_batches(self, columns: Sequence[str] | None, batch_size: int) -> Iterator[pa.RecordBatch]:
         try:
             yield from batches_of(self._parts(columns, batch_size), columns)
-        except Widened as widened:
+        except SchemaWidened as widened:
             raise WriteError(
                 "a sample does not fit the columns of those before",
                 field=widened.column,

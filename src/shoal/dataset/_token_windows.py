@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.errors import DecodeError, FieldError, OptionError, PositionError
-from shoal.load import Described, Geometry, Ragged
+from shoal.load import Ragged, SourceDescription, SourceLayout
 from shoal.shard import Shard, ShardSource
 
 if TYPE_CHECKING:
@@ -64,9 +64,9 @@ class TokenWindows:
             raise PositionError("no such window", expected=f"0 to {len(self) - 1}", found=number)
         return self.read(np.array([number % len(self)]))[0]
 
-    def __load__(self) -> Described:
+    def __load__(self) -> SourceDescription:
         """Windows are what a loader numbers."""
-        return Described(self)
+        return SourceDescription(self)
 
     @functools.cached_property
     def _documents(self) -> _NpyDocuments | _WholeDocuments:
@@ -132,9 +132,9 @@ class TokenWindows:
         key = self._dataset.source.keys(self._dataset.numbers[[document]])[0]
         return None, f"{key} from token {start}"
 
-    def geometry(self) -> Geometry:
+    def geometry(self) -> SourceLayout:
         """One document after the other."""
-        return Geometry(np.array([0, len(self)], np.int64), float(self._length * 4))
+        return SourceLayout(np.array([0, len(self)], np.int64), float(self._length * 4))
 
     def __repr__(self) -> str:
         return f"TokenWindows({self._dataset!r}, {self._field!r}, length={self._length}, stride={self._stride})"

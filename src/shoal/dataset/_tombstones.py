@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from shoal.errors import FormatError, ManifestError, ObjectNotFoundError, ShoalWarning, StoreError
-from shoal.shard import IndexFacts, Manifest, ShardSource, Source, is_dataset_folder, load_manifest
+from shoal.shard import IndexMetadata, Manifest, ShardSource, Source, is_dataset_folder, load_manifest
 from shoal.store import base_name, join_url, parent_url, scheme_of, store_for
 
 __all__ = ["Tombstone", "add_tombstones", "living_rows", "remove_tombstones", "tombstones_of"]
@@ -46,7 +46,7 @@ class Tombstone:
 
 
 @dataclass(frozen=True, slots=True)
-class _Grave:
+class _ShardTombstones:
     """The deleted samples of one shard, and which shard that was."""
 
     size: int
@@ -54,11 +54,11 @@ class _Grave:
     keys: dict[str, str | None] = field(default_factory=dict)
     """Each key with its reason."""
 
-    def fits(self, facts: IndexFacts) -> bool:
+    def fits(self, facts: IndexMetadata) -> bool:
         return (self.size, self.head_crc) == (facts.size, facts.head_crc)
 
 
-_Graves = dict[str, _Grave]
+_Graves = dict[str, _ShardTombstones]
 """By the shard's path in the folder that keeps them."""
 
 
@@ -76,7 +76,7 @@ def _load(home: str) -> _Graves:
         version = document["shoal"]
         if version > VERSION:
             raise ManifestError("the tombstones are of a newer shoal", found=version, shard=url, hint="upgrade shoal")
-        return msgspec.convert(document["shards"], dict[str, _Grave])
+        return msgspec.convert(document["shards"], dict[str, _ShardTombstones])
     except ObjectNotFoundError:
         return {}
     except (msgspec.DecodeError, msgspec.ValidationError, KeyError, TypeError) as error:
@@ -130,9 +130,9 @@ def _home_of(url: str, root: str | None, manifest_at: Callable[[str], Manifest |
     return above if inside else folder
 
 
-def _by_url(source: ShardSource, path: object) -> dict[str, _Grave]:
+def _by_url(source: ShardSource, path: object) -> dict[str, _ShardTombstones]:
     """What lies in all homes, by the URL of the shard."""
-    found: dict[str, _Grave] = {}
+    found: dict[str, _ShardTombstones] = {}
     for home, graves in _all_graves(source, path):
         for url in dict.fromkeys(ref.url for ref in source.shards) if graves else ():
             grave = graves.get(_name_in(home, url) or "")
@@ -177,7 +177,7 @@ def living_rows(source: Source, path: object) -> Int64 | None:
     return np.delete(np.arange(len(source)), dead) if len(dead) else None
 
 
-def _dead_rows(source: ShardSource, graves: Mapping[str, _Grave]) -> Int64:
+def _dead_rows(source: ShardSource, graves: Mapping[str, _ShardTombstones]) -> Int64:
     found = [np.empty(0, np.int64)]
     for number, ref in enumerate(source.shards):
         grave = graves.get(ref.url)
@@ -192,7 +192,7 @@ def _dead_rows(source: ShardSource, graves: Mapping[str, _Grave]) -> Int64:
     return np.concatenate(found)
 
 
-def _tell_replaced(url: str, grave: _Grave) -> None:
+def _tell_replaced(url: str, grave: _ShardTombstones) -> None:
     warnings.warn(
         f"{len(grave.keys)} tombstones are of another tar than {url} is now, and hide nothing; "
         "delete the samples again, or drop the tombstones with `restore`",
@@ -225,7 +225,7 @@ def add_tombstones(source: Source, path: object, rows: Int64, reason: str | None
         grave = graves.get(name)
         before = grave.keys if grave is not None and grave.fits(facts) else {}
         keys = index.keys.take(pa.array(rows[numbers == number] - shards.starts[number])).to_pylist()
-        graves[name] = _Grave(facts.size, facts.head_crc, {**before, **dict.fromkeys(keys, reason)})
+        graves[name] = _ShardTombstones(facts.size, facts.head_crc, {**before, **dict.fromkeys(keys, reason)})
     for home, graves in changed.items():
         _save(home, graves)
 

@@ -14,7 +14,7 @@ from shoal.errors import ManifestError, OptionError, SampleKeyError
 from shoal.shard import ShardSource, Source
 
 from ._append import append_samples, dataset_of
-from ._description import Recipe, Step, source_identity
+from ._description import CompositeDescription, Step, source_identity
 from ._splits import Keys, is_one_of, key_array
 from ._tombstones import Tombstone, add_tombstones, remove_tombstones, tombstones_of
 from ._transforms import Views
@@ -32,7 +32,7 @@ Int64 = npt.NDArray[np.int64]
 class _Refreshable(Protocol):
     """A recipe that can be made again of what is there now."""
 
-    def refreshed(self) -> Recipe: ...
+    def refreshed(self) -> CompositeDescription: ...
 
 
 class Growth(Views[T]):
@@ -60,7 +60,12 @@ class Growth(Views[T]):
             (['one'], ['one', 'two'], ['a-000000.tar', 'a-000001.tar'])
         """
         said = self.described
-        if self._chosen is not None or said.stages or said.fields is not None or isinstance(said.path, Recipe):
+        if (
+            self._chosen is not None
+            or said.stages
+            or said.fields is not None
+            or isinstance(said.path, CompositeDescription)
+        ):
             raise OptionError("samples are added to a dataset, not to a view of it", found=repr(self))
         target = dataset_of(self.source, said.path, said.options.split)
         whole = self._another(

@@ -111,7 +111,7 @@ def made_card(content: Content, repo_id: str, options: CardOptions, readme: str 
     features = features_of([*looked_at, *_with_rare_fields(content, looked_at)])
     pictures = _first_pictures(looked_at, options.pictures)
     front, body = _taken_apart(readme or "")
-    facts = CardFacts(repo_id, content.manifest, features, samples, tuple(pictures))
+    facts = CardMetadata(repo_id, content.manifest, features, samples, tuple(pictures))
     said = _front(content.manifest, features, options)
     # What people wrote stays; which files there are is ours to say.
     kept = {name: value for name, value in front.items() if name not in _OUR_KEYS and not _is_asked(name, options)}
@@ -281,7 +281,7 @@ def _first_pictures(samples: Sequence[Mapping[str, Any]], most: int) -> dict[str
 
 
 @dataclass(frozen=True, slots=True)
-class CardFacts:
+class CardMetadata:
     """What the text of a card is made from."""
 
     repo_id: str
@@ -291,7 +291,7 @@ class CardFacts:
     pictures: Sequence[str]
 
 
-def card_text(facts: CardFacts, samples: int) -> str:
+def card_text(facts: CardMetadata, samples: int) -> str:
     """All of shoal's part, as Markdown."""
     parts = [
         _splits(facts),
@@ -304,7 +304,7 @@ def card_text(facts: CardFacts, samples: int) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def _splits(facts: CardFacts) -> str:
+def _splits(facts: CardMetadata) -> str:
     rows = [
         (name, f"{sum(r.samples for r in records):,}", f"{len(records):,}", _size(sum(r.bytes for r in records)))
         for name, records in facts.manifest.splits.items()
@@ -312,7 +312,7 @@ def _splits(facts: CardFacts) -> str:
     return "## Splits\n\n" + _table(("split", "samples", "shards", "size"), rows)
 
 
-def _fields(facts: CardFacts) -> str:
+def _fields(facts: CardMetadata) -> str:
     kinds, totals = column_kinds(facts.features), dict[str, list[int]]()
     for record in facts.manifest.shards:
         for name, (count, size) in record.fields.items():
@@ -323,7 +323,7 @@ def _fields(facts: CardFacts) -> str:
     return "## Fields\n\n" + _table(("field", "type", "samples", "size"), rows) if rows else ""
 
 
-def _typed(facts: CardFacts) -> str:
+def _typed(facts: CardMetadata) -> str:
     """What is inside the payload of typed samples, which no other reader shows."""
     if facts.manifest.schema is None:
         return ""
@@ -332,12 +332,12 @@ def _typed(facts: CardFacts) -> str:
     return f"## Samples of type {_plain(schema.name)}\n\n" + _table(("field", "type"), rows)
 
 
-def _pictures_section(facts: CardFacts) -> str:
+def _pictures_section(facts: CardMetadata) -> str:
     shown = " ".join(f'<img src="./{path}" height="160" alt="a sample"/>' for path in facts.pictures)
     return f"## Pictures\n\n{shown}" if shown else ""
 
 
-def _samples(facts: CardFacts, most: int) -> str:
+def _samples(facts: CardMetadata, most: int) -> str:
     chosen = [(split, sample) for split, some in facts.samples.items() for sample in some][:most]
     names = list(dict.fromkeys(name for _, sample in chosen for name in sample if not name.startswith("__")))
     rows = [
@@ -347,7 +347,7 @@ def _samples(facts: CardFacts, most: int) -> str:
     return "## Samples\n\n" + _table(("split", "key", *names), rows) if rows else ""
 
 
-def _usage(facts: CardFacts) -> str:
+def _usage(facts: CardMetadata) -> str:
     repo = facts.repo_id
     split, records = next(iter(facts.manifest.splits.items()), ("train", ()))
     shard = _brace_pattern([record.path for record in records])

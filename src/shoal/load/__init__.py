@@ -11,42 +11,51 @@ which make columns of typed samples from their bytes, then what may be done to s
 
 from ._buffers import BufferPool, shared_buffers
 from ._collate import SampleBatch, collate, stacked
-from ._columns import Learnt, PayloadReader, PayloadRun, Ragged, TypedColumns, window_run
+from ._columns import PayloadLayoutCache, PayloadReader, PayloadRun, Ragged, TypedColumns, window_run
 from ._estimate import Prediction, predict
 from ._loader import DataLoader
 from ._monitoring import Listener, opentelemetry_listener, prometheus_listener, with_progress
 from ._options import Auto, LoaderOptions, ThreadingOptions
-from ._pipeline import Built, PipelineSpec, build
-from ._sources import Described, Foreseeing, Foreseen, Geometry, Loadable, Numbered, StreamSource, describe_source
+from ._pipeline import BoundPipeline, PipelineSpec, build
+from ._sources import (
+    IndexedSource,
+    PrefetchedSource,
+    SourceDescription,
+    SourceLayout,
+    StreamSource,
+    SupportsLoading,
+    SupportsPrefetch,
+    describe_source,
+)
 from ._stages import Filter, FlatMap, Map, Shuffle, takes_rng
 from ._stats import LoaderStats
 
 __all__ = [
     "Auto",
+    "BoundPipeline",
     "BufferPool",
-    "Built",
     "DataLoader",
-    "Described",
     "Filter",
     "FlatMap",
-    "Foreseeing",
-    "Foreseen",
-    "Geometry",
-    "Learnt",
+    "IndexedSource",
     "Listener",
-    "Loadable",
     "LoaderOptions",
     "LoaderStats",
     "Map",
-    "Numbered",
+    "PayloadLayoutCache",
     "PayloadReader",
     "PayloadRun",
     "PipelineSpec",
     "Prediction",
+    "PrefetchedSource",
     "Ragged",
     "SampleBatch",
     "Shuffle",
+    "SourceDescription",
+    "SourceLayout",
     "StreamSource",
+    "SupportsLoading",
+    "SupportsPrefetch",
     "ThreadingOptions",
     "TypedColumns",
     "build",

@@ -15,7 +15,7 @@ from shoal.sample import DictSample, is_record
 from ._buffers import shared_buffers
 from ._columns import Ragged, TypedColumns, ragged_arrays
 
-__all__ = ["Placing", "SampleBatch", "collate", "size_of", "stacked"]
+__all__ = ["BatchRowWriter", "SampleBatch", "collate", "size_of", "stacked"]
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -213,18 +213,18 @@ class SampleBatch(Generic[T]):
 
 # Kept until the batch is whole, the arrays of a batch of pictures are megabytes that were in the processor's cache when
 # they were made and are not any more when they are stacked. Copied as they come, each one's memory serves the next.
-class Row(np.ndarray[Any, Any]):
+class _BatchRow(np.ndarray[Any, Any]):
     """A row of a batch that is being made. Nobody sees it but ``without_rows``."""
 
     batch: npt.NDArray[Any]
     number: int
 
 
-class Placing:
+class BatchRowWriter:
     """Puts large arrays of values into batches of ``count``: arrays, or those in dicts and tuples.
 
     Example:
-        >>> place = Placing(2)
+        >>> place = BatchRowWriter(2)
         >>> rows = [place({"x": np.full(9000, number), "y": number})["x"] for number in range(2)]
         >>> without_rows(rows)[1][0][:3]
         array([0, 0, 0])
@@ -256,7 +256,7 @@ class Placing:
         if array.shape != batch.shape[1:] or array.dtype != batch.dtype or len(taken) == self._count:
             return array
         taken.append(len(taken))
-        row: Row = batch[taken[-1]].view(Row)
+        row: _BatchRow = batch[taken[-1]].view(_BatchRow)
         row[...] = array
         row.batch, row.number = batch, taken[-1]
         return row
@@ -268,10 +268,10 @@ def _is_large(value: Any) -> bool:
 
 def without_rows(values: list[Any]) -> tuple[list[Any], npt.NDArray[Any] | None]:
     """The values with rows as plain arrays, and the array that they are all rows of, in order, if they are."""
-    if Row not in set(map(type, values)):
+    if _BatchRow not in set(map(type, values)):
         return values, None
     first = values[0]
-    if all(type(one) is Row and one.batch is first.batch and one.number == at for at, one in enumerate(values)):
+    if all(type(one) is _BatchRow and one.batch is first.batch and one.number == at for at, one in enumerate(values)):
         whole: npt.NDArray[Any] = first.batch[: len(values)]
         return list(whole), whole
-    return [one.view(np.ndarray) if type(one) is Row else one for one in values], None
+    return [one.view(np.ndarray) if type(one) is _BatchRow else one for one in values], None

@@ -18,13 +18,13 @@ from shoal.codec import Buffer
 from shoal.errors import DecodeError, ShoalError
 from shoal.sample import keeps_fields, pack, schema_of, unpack
 from shoal.schema import Array, BoolType, BytesType, FieldType, FloatType, Image, IntType, OptionalType, StrType
-from shoal.shard import Cuts, RawField, Resident, ShardSource, as_arrow, join_raw
+from shoal.shard import RawField, ScatterSpec, ShardMemoryCache, ShardSource, as_arrow, join_raw
 
 from ._buffers import BufferPool, shared_buffers
 from ._msgpack_scan import Step, Walk, Walked, copy_rows, gather, join_walked, steps_of, walk
 
 __all__ = [
-    "Learnt",
+    "PayloadLayoutCache",
     "PayloadReader",
     "PayloadRun",
     "Ragged",
@@ -62,7 +62,7 @@ class ArrayLayout(NamedTuple):
     nbytes: int
 
 
-class Learnt(Generic[T]):
+class PayloadLayoutCache(Generic[T]):
     """What the samples of one type taught about how they are stored, so that the next ones need not be asked.
 
     Nothing depends on it but speed: all that it says is compared with the bytes. Threads may share it.
@@ -89,7 +89,7 @@ class PayloadRun(Generic[T]):
     def __init__(
         self,
         raw: RawField,
-        learnt: Learnt[T],
+        learnt: PayloadLayoutCache[T],
         *,
         walked: Mapping[str, Walked] | None = None,
         whole: Callable[[], RawField] | None = None,
@@ -248,7 +248,7 @@ class TypedColumns(Generic[T]):
     @classmethod
     def over(cls, raw: RawField, sample_type: type[T]) -> TypedColumns[T]:
         """Columns of all these payloads."""
-        return cls([(PayloadRun(raw, Learnt(sample_type)), slice(None))])
+        return cls([(PayloadRun(raw, PayloadLayoutCache(sample_type)), slice(None))])
 
     @classmethod
     def of(cls, samples: list[T]) -> TypedColumns[T]:
@@ -569,11 +569,11 @@ class PayloadReader(Generic[T]):
         self,
         source: ShardSource,
         field: str,
-        learnt: Learnt[T],
+        learnt: PayloadLayoutCache[T],
         *,
         buffers: BufferPool | None = None,
         threads: int = 1,
-        resident: Resident | None = None,
+        resident: ShardMemoryCache | None = None,
     ) -> None:
         self._source = source
         self._field = field
@@ -613,7 +613,7 @@ class PayloadReader(Generic[T]):
         in_order = len(lying) == len(numbers) and bool((lying == numbers).all())
         return TypedColumns([(run, slice(0, len(lying)) if in_order else order)])
 
-    def _held(self, resident: Resident, numbers: Int64) -> TypedColumns[T] | None:
+    def _held(self, resident: ShardMemoryCache, numbers: Int64) -> TypedColumns[T] | None:
         """From memory: in place once all samples are there and known to be alike, before that as copies of these."""
         kept = self._kept or self._settled(resident)
         if kept is not None:
@@ -622,7 +622,7 @@ class PayloadReader(Generic[T]):
         copied = resident.raw_rows(numbers, self._field)
         return None if copied is None else TypedColumns([(PayloadRun(copied, self._learnt), slice(0, len(numbers)))])
 
-    def _settled(self, resident: Resident) -> PayloadRun[T] | None:
+    def _settled(self, resident: ShardMemoryCache) -> PayloadRun[T] | None:
         """All samples, once they are there; found out once, by one thread, while the others go on."""
         if not resident.is_full or not self._settling.acquire(blocking=False):
             return None
@@ -638,7 +638,7 @@ _WALKED_AT_ONCE = 1 << 14
 """Payloads walked at a time: what that takes meanwhile is more than what is kept of it."""
 
 
-def settled_run(raw: RawField, learnt: Learnt[T]) -> PayloadRun[T] | None:
+def settled_run(raw: RawField, learnt: PayloadLayoutCache[T]) -> PayloadRun[T] | None:
     """All payloads with their fields found; None where they are not stored alike, or one is not as its class says."""
     walked = _walked(raw)
     run = None if walked is None else PayloadRun(raw, learnt, walked=walked)
@@ -674,7 +674,11 @@ def _first_steps(raw: RawField) -> tuple[Step, ...]:
 
 
 def window_run(
-    source: ShardSource, spans: Sequence[tuple[int, int, int]], field: str, learnt: Learnt[T], buffers: BufferPool
+    source: ShardSource,
+    spans: Sequence[tuple[int, int, int]],
+    field: str,
+    learnt: PayloadLayoutCache[T],
+    buffers: BufferPool,
 ) -> PayloadRun[T]:
     """The samples of these spans (shard, first, after the last) in one buffer of the pool, one span after the other.
 
@@ -712,12 +716,12 @@ _FIXED_KINDS = ("float", "bool")
 class DirectPlan:
     """How samples are cut, by the fields of one of them: which arrays are taken out, and what is left."""
 
-    cuts: Cuts
+    cuts: ScatterSpec
     steps: tuple[Step, ...]
     layouts: dict[str, ArrayLayout]
 
 
-def direct_plan(source: ShardSource, number: int, field: str, learnt: Learnt[Any]) -> DirectPlan | None:
+def direct_plan(source: ShardSource, number: int, field: str, learnt: PayloadLayoutCache[Any]) -> DirectPlan | None:
     """What sample ``number`` says of how to read others; None where it has no large array, or none can be found so."""
     if not learnt.as_stored or not source.shard_of(number).scatters:
         return None
@@ -732,7 +736,7 @@ def direct_plan(source: ShardSource, number: int, field: str, learnt: Learnt[Any
     return None if cuts is None else DirectPlan(cuts, steps, large)
 
 
-def _cuts(steps: tuple[Step, ...], large: dict[str, ArrayLayout]) -> Cuts | None:
+def _cuts(steps: tuple[Step, ...], large: dict[str, ArrayLayout]) -> ScatterSpec | None:
     """None where more than one gap may be of another size in other samples."""
     gaps, taken, varying = [0], [], set()
     for step in steps:
@@ -745,14 +749,16 @@ def _cuts(steps: tuple[Step, ...], large: dict[str, ArrayLayout]) -> Cuts | None
             gaps[-1] += step.size
             if step.kind not in _FIXED_KINDS and not step.head:
                 varying.add(len(gaps) - 1)
-    return Cuts(tuple(gaps), tuple(taken), varying.pop() if varying else len(taken)) if len(varying) < 2 else None
+    return (
+        ScatterSpec(tuple(gaps), tuple(taken), varying.pop() if varying else len(taken)) if len(varying) < 2 else None
+    )
 
 
 def direct_columns(
     source: ShardSource,
     numbers: Int64,
     field: str,
-    learnt: Learnt[T],
+    learnt: PayloadLayoutCache[T],
     plan: DirectPlan,
     buffers: BufferPool,
     threads: int = 1,

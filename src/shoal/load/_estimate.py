@@ -12,14 +12,14 @@ import numpy.typing as npt
 
 from shoal.errors import OptionError
 from shoal.order import BlockShuffle, EpochPlan, Order, plan_epoch
-from shoal.shard import Reads
+from shoal.shard import ReadCost
 
 from ._autotune import Tuner
 from ._cursor import place_of_epoch
 from ._loader import DataLoader
 from ._options import LoaderOptions
-from ._pipeline import Built, over_fetch_of
-from ._sources import Geometry, Numbered, StreamSource
+from ._pipeline import BoundPipeline, over_fetch_of
+from ._sources import IndexedSource, SourceLayout, StreamSource
 
 __all__ = ["Prediction", "predict"]
 
@@ -33,14 +33,14 @@ _OPENING = 2
 
 
 @runtime_checkable
-class Foreseeing(Protocol):
+class SupportsReadEstimate(Protocol):
     """A source that knows what reading asks of its store."""
 
-    def foresee(self, numbers: Int64, *, batched: bool) -> Reads | None:
+    def foresee(self, numbers: Int64, *, batched: bool) -> ReadCost | None:
         """What these samples ask, as a batch or one by one; None where nobody knows."""
         ...
 
-    def foresee_held(self, batches: Iterable[Int64], most_bytes: int) -> tuple[Reads, int] | None:
+    def foresee_held(self, batches: Iterable[Int64], most_bytes: int) -> tuple[ReadCost, int] | None:
         """What all batches ask where shards are kept in memory, and the bytes of those; None where they are not."""
         ...
 
@@ -140,8 +140,8 @@ def predict(
 class _Seen:
     """A loader that was looked at, and the plan of its first epoch."""
 
-    built: Built
-    source: Numbered
+    built: BoundPipeline
+    source: IndexedSource
     order: Order
     plan: EpochPlan
 
@@ -166,13 +166,13 @@ class _Seen:
         """The samples of one batch."""
         return self.of(reader).at(step).samples(self.order)
 
-    def reads(self, numbers: Int64) -> Reads | None:
+    def reads(self, numbers: Int64) -> ReadCost | None:
         """What reading these samples asks of the store."""
         source = self.source
-        return source.foresee(numbers, batched=self.batched) if isinstance(source, Foreseeing) else None
+        return source.foresee(numbers, batched=self.batched) if isinstance(source, SupportsReadEstimate) else None
 
 
-def _plan(built: Built, order: Order) -> EpochPlan:
+def _plan(built: BoundPipeline, order: Order) -> EpochPlan:
     plan = place_of_epoch(built, 0).plan
     if plan is not None and built.laid.batch is not None:
         return plan
@@ -193,7 +193,7 @@ class _Epoch:
 
 def _epoch_reads(seen: _Seen) -> _Epoch | None:
     """Of all batches where they are few, else of some, for as many samples as all have."""
-    looked, total, every = 0, Reads(), True
+    looked, total, every = 0, ReadCost(), True
     shards = _Shards(seen.source.geometry())
     for reader, step in _units(seen.plan):
         if step >= seen.of(reader).steps:
@@ -214,7 +214,7 @@ def _epoch_reads(seen: _Seen) -> _Epoch | None:
 def _held(seen: _Seen, by_range: _Epoch) -> _Epoch | None:
     """Where near shards are kept in memory, blocks are read once; None where they are not."""
     source = seen.source
-    if not seen.batched or not seen.built.keeps_data or not isinstance(source, Foreseeing):
+    if not seen.batched or not seen.built.keeps_data or not isinstance(source, SupportsReadEstimate):
         return None
     batches = (seen.numbers(0, step) for step in range(seen.of(0).steps))
     found = source.foresee_held(batches, seen.built.options.memory_budget // 2)
@@ -236,7 +236,7 @@ def _units(plan: EpochPlan) -> list[tuple[int, int]]:
 class _Shards:
     """Keeps to the samples of those shards that were met first, once they are many."""
 
-    def __init__(self, geometry: Geometry) -> None:
+    def __init__(self, geometry: SourceLayout) -> None:
         self._starts = geometry.shard_starts
         self._met: set[int] = set()
 
@@ -283,7 +283,7 @@ def _told(seen: _Seen, epoch: _Epoch | None, bandwidth: float | None, latency: f
     )
 
 
-def _steps(built: Built) -> int | None:
+def _steps(built: BoundPipeline) -> int | None:
     steps = built.options.steps_per_epoch
     if steps is not None:
         return steps
@@ -313,7 +313,7 @@ def _window(order: Order) -> int:
     return 1 if order.to_json().get("order") == "sequential" else order.length
 
 
-def _most(options: LoaderOptions, built: Built) -> tuple[int, int]:
+def _most(options: LoaderOptions, built: BoundPipeline) -> tuple[int, int]:
     """How many threads there may be, and how many batches under way."""
     asked = built.spec.threading.workers(options.num_workers)
     workers = (built.spec.threading.max_inter_op_parallelism or os.cpu_count() or 1) if asked == "auto" else asked

@@ -17,18 +17,18 @@ from typing import Any, cast
 
 from shoal.errors import LoaderError
 from shoal.order import BlockShuffle, Sequential
-from shoal.shard import Foresight
+from shoal.shard import ReadSchedule
 
 from ._autotune import Tuner
-from ._cursor import Begin, Place, following
-from ._pipeline import Built
+from ._cursor import Cursor, PartitionCursors, following
+from ._pipeline import BoundPipeline
 from ._sample_stages import Processes, SampleErrors, through
-from ._sources import Foreseeing, Foreseen, Holding, StreamSource
-from ._stages import Element, EpochEnd, Held, PerSample, Worked
+from ._sources import PrefetchedSource, StreamSource, SupportsMemoryCache, SupportsPrefetch
+from ._stages import Element, EpochEnd, Held, PerSample, TaskResult
 from ._stats import Meter
 from ._stream_stages import applied_to_line, holds_back
-from ._tasks import Chunk, ExactHead, LooseHead, SamplerHead, StreamHead, Tools, Unit
-from ._workers import Line, Workers
+from ._tasks import Chunk, ExactHead, LooseHead, SamplerHead, StreamHead, Task, TaskContext
+from ._workers import PrefetchQueue, Workers
 
 __all__ = ["Run", "Runs"]
 
@@ -43,7 +43,7 @@ _PATIENCE_AT_EXIT = 2.0
 class Run:
     """Threads, processes and the line of work, from some place on; give it back with ``close``."""
 
-    def __init__(self, built: Built, head: Head, tools: Tools, tuner: Tuner, passed: int) -> None:
+    def __init__(self, built: BoundPipeline, head: Head, tools: TaskContext, tuner: Tuner, passed: int) -> None:
         self.built = built
         self._laid = built.laid
         self._head = head
@@ -54,15 +54,15 @@ class Run:
         self.workers = Workers()
         self.foreseen = _foreseen(built, head)
         """What fetches far samples ahead."""
-        self._units = cast("Generator[Unit | Chunk | EpochEnd, None, None]", head.units())
-        self._line: Line[Unit | Chunk | EpochEnd, Worked | EpochEnd] = Line(
+        self._units = cast("Generator[Task | Chunk | EpochEnd, None, None]", head.units())
+        self._line: PrefetchQueue[Task | Chunk | EpochEnd, TaskResult | EpochEnd] = PrefetchQueue(
             self._units,
             self._worked,
             self.workers,
             self._depth,
             built.spec.timeout,
             budget=self._budget,
-            size_of=lambda made: made.size if isinstance(made, Worked) else 0,
+            size_of=lambda made: made.size if isinstance(made, TaskResult) else 0,
             is_patient=isinstance(head, StreamHead),
         )
         self._first = True
@@ -99,10 +99,10 @@ class Run:
         most = self._laid.options.max_in_flight
         return self._tuner.prefetch if most is None else min(self._tuner.prefetch, most)
 
-    def _worked(self, unit: Unit | Chunk | EpochEnd) -> Worked | EpochEnd:
+    def _worked(self, unit: Task | Chunk | EpochEnd) -> TaskResult | EpochEnd:
         self._tools.errors.taken()
         made = cast("Callable[[Any], list[Element] | EpochEnd]", self._head.work)(unit)
-        return made if isinstance(made, EpochEnd) else Worked(made, self._tools.errors.taken())
+        return made if isinstance(made, EpochEnd) else TaskResult(made, self._tools.errors.taken())
 
     def tune(self) -> None:
         """Have as many threads as the tuner wants now."""
@@ -148,7 +148,7 @@ class Run:
         endless, empty = self.built.line_steps is not None, 0
         self.is_at_end = endless
         for made in self._line:
-            if isinstance(made, Worked):
+            if isinstance(made, TaskResult):
                 self._tools.meter.count("skipped", made.skipped)
                 empty = 0 if made.elements else empty
                 yield from made.elements
@@ -165,15 +165,15 @@ class Run:
         """Elements changed on the worker threads, in order. ``at`` tells these steps from others of the pipeline."""
         seeds = _seeds(self.built, self._tools.seed, epoch, at)
 
-        def work(unit: tuple[int, Element]) -> Worked:
+        def work(unit: tuple[int, Element]) -> TaskResult:
             number, element = unit
             self._tools.errors.taken()
             with self._tools.meter.timed("map"):
                 errors, processes = self._tools.errors, self._tools.processes
                 made = through(element, steps, seeds(number, element), epoch, errors, processes)
-            return Worked(made, self._tools.errors.taken())
+            return TaskResult(made, self._tools.errors.taken())
 
-        line: Line[tuple[int, Element], Worked] = Line(
+        line: PrefetchQueue[tuple[int, Element], TaskResult] = PrefetchQueue(
             enumerate(elements),
             work,
             self.workers,
@@ -196,7 +196,9 @@ class Run:
             self._laid.source.close()
 
 
-def close(workers: Workers, processes: Processes, patience: float | None, foreseen: Foreseen | None = None) -> None:
+def close(
+    workers: Workers, processes: Processes, patience: float | None, foreseen: PrefetchedSource | None = None
+) -> None:
     """End the threads and the processes of a run, and what it fetches ahead."""
     if foreseen is not None:
         foreseen.close()
@@ -204,7 +206,7 @@ def close(workers: Workers, processes: Processes, patience: float | None, forese
     processes.close(patience)
 
 
-def _seeds(built: Built, seed: int, epoch: int, at: int) -> Callable[[int, Element], tuple[int, ...]]:
+def _seeds(built: BoundPipeline, seed: int, epoch: int, at: int) -> Callable[[int, Element], tuple[int, ...]]:
     """What an element's random numbers come from: its mark where runs begin anywhere, else its number in the epoch."""
     reader = built.split.reader
     if not built.laid.is_marked:
@@ -218,24 +220,24 @@ def _seeds(built: Built, seed: int, epoch: int, at: int) -> Callable[[int, Eleme
     return of_mark
 
 
-def start_run(built: Built, place: Place, meter: Meter, tuner: Tuner) -> Run:
+def start_run(built: BoundPipeline, place: Cursor, meter: Meter, tuner: Tuner) -> Run:
     """Work from a place on."""
     options, laid = built.options, built.laid
-    if isinstance(laid.source, Holding) and built.keeps_data:
+    if isinstance(laid.source, SupportsMemoryCache) and built.keeps_data:
         laid.source.hold(options.memory_budget // 2)
     count = 0 if isinstance(laid.source, StreamSource) else len(laid.source)
     budget = options.error_budget if options.error_budget is not None else max(1, count // 100)
     errors = SampleErrors(options.on_error == "skip", budget)
     asked = options.num_workers
-    tools = Tools(laid, meter, errors, Processes(None if asked == "auto" else asked), options.seed)
+    tools = TaskContext(laid, meter, errors, Processes(None if asked == "auto" else asked), options.seed)
     passed = 0 if built.skips_groups else place.replayed
     return Run(built, _head(built, place, tools), tools, tuner, passed)
 
 
-def _foreseen(built: Built, head: Head) -> Foreseen | None:
+def _foreseen(built: BoundPipeline, head: Head) -> PrefetchedSource | None:
     """Have the data fetched ahead where it is far and its order is known."""
     source, order = built.laid.source, built.order
-    if isinstance(source, StreamSource) or not isinstance(source, Foreseeing):
+    if isinstance(source, StreamSource) or not isinstance(source, SupportsPrefetch):
         return None
     if not isinstance(head, (ExactHead, LooseHead)):  # nobody knows what a sampler will say
         return None
@@ -245,11 +247,11 @@ def _foreseen(built: Built, head: Head) -> Foreseen | None:
         spread = order.window * block * order.lane_count // built.split.readers
     elif not isinstance(order, Sequential):  # any sample may come next: what fits is kept
         spread = built.length
-    told = Foresight(head.coming(), len(source), block, spread, built.options.memory_budget // 2)
+    told = ReadSchedule(head.coming(), len(source), block, spread, built.options.memory_budget // 2)
     return source.foresee_order(told)
 
 
-def _head(built: Built, place: Place, tools: Tools) -> Head:
+def _head(built: BoundPipeline, place: Cursor, tools: TaskContext) -> Head:
     laid = built.laid
     # A line that is cut into epochs of so many elements is passed over from its very beginning, where it must be.
     first = place.epoch if built.line_steps is None else 0
@@ -259,7 +261,7 @@ def _head(built: Built, place: Place, tools: Tools) -> Head:
         return SamplerHead(tools, laid.source, built.groups, first, place.replayed if built.skips_groups else 0)
     if place.plan is not None:
         return ExactHead(tools, laid.source, built.order, place.plan, lambda plan: following(built, plan), built.chunk)
-    begin = place.begin or Begin.at(0)
+    begin = place.begin or PartitionCursors.at(0)
     # Not by the places alone: where all are used up, what a step holds back still belongs to the epoch before.
     endless = built.line_steps is not None
     epoch = min(begin.positions) // max(built.order.length, 1) if endless else place.epoch
@@ -274,7 +276,7 @@ class Runs:
         self._meter = meter
         self._tuner = tuner
         self._live: dict[Run, weakref.finalize[..., Any]] = {}
-        self._idle: tuple[Run, Place] | None = None
+        self._idle: tuple[Run, Cursor] | None = None
         """Work that stands at the beginning of an epoch which nobody has begun yet."""
         self._process = os.getpid()
 
@@ -283,7 +285,7 @@ class Runs:
         """Units of work that are done and not yet asked for."""
         return sum(run.ready for run in self._live)
 
-    def at(self, built: Built, place: Place) -> Run:
+    def at(self, built: BoundPipeline, place: Cursor) -> Run:
         """Work that stands at this place: the one that goes on from the last epoch, or a new one."""
         idle, self._idle = self._idle, None
         if idle is not None:
@@ -293,7 +295,7 @@ class Runs:
             self.end(run)
         return self.start(built, place)
 
-    def start(self, built: Built, place: Place) -> Run:
+    def start(self, built: BoundPipeline, place: Cursor) -> Run:
         """New work from a place on."""
         self.check_process()
         run = start_run(built, place, self._meter, self._tuner)
@@ -302,7 +304,7 @@ class Runs:
         self._live[run] = weakref.finalize(owner, close, run.workers, run.processes, _PATIENCE_AT_EXIT, run.foreseen)
         return run
 
-    def keep(self, run: Run, place: Place) -> None:
+    def keep(self, run: Run, place: Cursor) -> None:
         """Keep work that stands where an epoch begins, if it does; else end it."""
         if self._idle is None and run.is_at_end and run.is_usable:
             self._idle = run, place

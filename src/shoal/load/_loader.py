@@ -20,11 +20,11 @@ from shoal.order import Order, Split
 
 from ._autotune import Tuner
 from ._columns import Ragged
-from ._cursor import Place, following, place_after, place_from, place_of_epoch, replaying, restarted, resumed
+from ._cursor import Cursor, following, place_after, place_from, place_of_epoch, replaying, restarted, resumed
 from ._executor import Run, Runs
 from ._options import Auto, LoaderOptions, ThreadingOptions, whole_number
-from ._pipeline import Built, PipelineSpec, build, over_fetch_of
-from ._sources import CachedData, Described, Geometry, Numbered, StreamSource, describe_source
+from ._pipeline import BoundPipeline, PipelineSpec, build, over_fetch_of
+from ._sources import CachedData, IndexedSource, SourceDescription, SourceLayout, StreamSource, describe_source
 from ._stages import (
     Batch,
     Bucket,
@@ -317,15 +317,17 @@ class Zipped:
     def __init__(self, parts: list[Any]) -> None:
         self._parts = parts
 
-    def __load__(self) -> Described:
+    def __load__(self) -> SourceDescription:
         found = [describe_source(part) for part in self._parts]
         numbered = [each.source for each in found if not isinstance(each.source, StreamSource) and not each.steps]
         if len(numbered) == len(found):
-            return Described(_ZippedSource(numbered))
-        return Described(_side_by_side([_line(part, each) for part, each in zip(self._parts, found, strict=True)]))
+            return SourceDescription(_ZippedSource(numbered))
+        return SourceDescription(
+            _side_by_side([_line(part, each) for part, each in zip(self._parts, found, strict=True)])
+        )
 
 
-def _line(part: Any, described: Described) -> StreamSource:
+def _line(part: Any, described: SourceDescription) -> StreamSource:
     """One part as a line of its elements, whole: ranks share out what the lines give together."""
     if isinstance(described.source, StreamSource) and not described.steps:
         return described.source
@@ -354,7 +356,7 @@ def _side_by_side(lines: list[StreamSource]) -> StreamSource:
 class _ZippedSource:
     """Numbered samples of several sources as tuples."""
 
-    def __init__(self, sources: list[Numbered]) -> None:
+    def __init__(self, sources: list[IndexedSource]) -> None:
         self._sources = sources
 
     def __len__(self) -> int:
@@ -378,10 +380,10 @@ class _ZippedSource:
         """Where the first part is stored."""
         return self._sources[0].locate(number)
 
-    def geometry(self) -> Geometry:
+    def geometry(self) -> SourceLayout:
         """How the first part lies."""
         found = self._sources[0].geometry()
-        return Geometry(np.minimum(found.shard_starts, len(self)), found.mean_bytes, found.local)
+        return SourceLayout(np.minimum(found.shard_starts, len(self)), found.mean_bytes, found.local)
 
 
 # ----------------------------------------------------------------------------------------------------------- DataLoader
@@ -447,7 +449,7 @@ class DataLoader(Verbs):
         self._listeners: list[Callable[[LoaderStats], None]] = []
         self._newest: object | None = None
         """The iteration whose place is the loader's."""
-        self._place: Place | None = None
+        self._place: Cursor | None = None
         self._is_loaded = False
         """Whether the place is to be begun at, though it is in the middle of an epoch."""
         self._first_epoch = 0
@@ -476,7 +478,7 @@ class DataLoader(Verbs):
         return self._spec.options
 
     @functools.cached_property
-    def _built(self) -> Built:
+    def _built(self) -> BoundPipeline:
         return build(self._spec)
 
     @property
@@ -523,15 +525,15 @@ class DataLoader(Verbs):
         verbs = "".join(f".{type(step).__name__.lower()}(...)" for step in self._spec.steps)
         return f"DataLoader({self._spec.data!r}{told}){verbs}"
 
-    def __load__(self) -> Described:
+    def __load__(self) -> SourceDescription:
         """As data of another loader: its samples by number while they are samples, else the line of its elements."""
         spec = self._spec
         plain = spec.options.batch_size is None and spec.sampler is None and spec.batch_sampler is None
         below = describe_source(spec.data)
         plain = plain and not spec.options.shuffle and spec.options.steps_per_epoch is None and spec.epochs == 1
         if plain and not isinstance(below.source, StreamSource):
-            return Described(below.source, (*below.steps, *spec.steps), below.collate)
-        return Described(self.as_line())
+            return SourceDescription(below.source, (*below.steps, *spec.steps), below.collate)
+        return SourceDescription(self.as_line())
 
     def as_line(self) -> StreamSource:
         """Its elements as a line that another loader reads, and shares out among ranks.
@@ -581,7 +583,7 @@ class DataLoader(Verbs):
             told = f"{source.name} can be read once, and nothing was left of it for this epoch"
             warnings.warn(f"{told}; give the function that makes it instead", ShoalWarning, stacklevel=3)
 
-    def _one_epoch(self, me: object, place: Place) -> Generator[Any, None, tuple[int, Place]]:
+    def _one_epoch(self, me: object, place: Cursor) -> Generator[Any, None, tuple[int, Cursor]]:
         """The batches of an epoch; returns how many there were and where the next epoch begins."""
         run: Run | None = None
         given = 0
@@ -618,7 +620,7 @@ class DataLoader(Verbs):
             self._meter.paused()
         return given, self._after(me, run, place)
 
-    def _delivered(self, me: object, place: Place, element: Element) -> None:
+    def _delivered(self, me: object, place: Cursor, element: Element) -> None:
         if me is self._newest:
             self._place, self._is_loaded = place, False
         self._meter.count("repeated", element.repeated)
@@ -634,9 +636,9 @@ class DataLoader(Verbs):
             for listener in self._listeners:
                 listener(stats)
 
-    def _after(self, me: object, run: Run, place: Place) -> Place:
+    def _after(self, me: object, run: Run, place: Cursor) -> Cursor:
         """Where the next epoch begins; work that stands there is kept for it."""
-        after: Place | None = place_after(run.built, place)
+        after: Cursor | None = place_after(run.built, place)
         if run.built is not self._built:
             after = resumed(run.built, self._built, place_after(run.built, place))
         assert after is not None  # noqa: S101 - a place where nothing was delivered is not at an end
@@ -645,7 +647,7 @@ class DataLoader(Verbs):
         self._runs.keep(run, after)
         return after
 
-    def _resuming(self) -> Place:
+    def _resuming(self) -> Cursor:
         """Where the next iteration begins: the start of the next epoch, or where a loaded state says."""
         place = self._place
         if place is None:

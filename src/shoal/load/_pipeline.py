@@ -23,11 +23,11 @@ from shoal.order import (
 )
 
 from ._options import LoaderOptions, ThreadingOptions
-from ._sources import Described, Geometry, Numbered, StreamSource, describe_source
+from ._sources import IndexedSource, SourceDescription, SourceLayout, StreamSource, describe_source
 from ._stages import Batch, Bucket, Enumerate, Filter, FlatMap, Map, PerSample, Shuffle, Skip, Step, Take, Unbatch
 from ._stream_stages import holds_back, is_marked
 
-__all__ = ["Built", "Laid", "PipelineSpec", "build", "over_fetch_of"]
+__all__ = ["BoundPipeline", "PipelineLayout", "PipelineSpec", "build", "over_fetch_of"]
 
 Mode = Literal["exact", "loose", "stream", "sampler"]
 """Whether what an element holds is known beforehand, found while reading, taken from a line, or said by a sampler."""
@@ -71,14 +71,14 @@ class PipelineSpec:
 
 
 @dataclass(frozen=True)
-class Laid:
+class PipelineLayout:
     """A pipeline cut where work changes hands.
 
     ``per_sample`` and, where the number of samples is known beforehand, ``batch`` and ``per_batch`` are done by workers
     in one go; ``rest`` is done to the line of what they give.
     """
 
-    source: Numbered | StreamSource
+    source: IndexedSource | StreamSource
     options: LoaderOptions
     per_sample: tuple[PerSample, ...]
     batch: Batch | None
@@ -149,7 +149,7 @@ class Laid:
         return f"{type(first).__name__.lower()} comes after samples are read"
 
 
-def lay_out(spec: PipelineSpec, described: Described) -> Laid:
+def lay_out(spec: PipelineSpec, described: SourceDescription) -> PipelineLayout:
     """Cut a pipeline. Raises OptionError for steps that cannot follow each other."""
     sampled = spec.sampler is not None or spec.batch_sampler is not None
     options, steps = spec.options, (*described.steps, *spec.steps)
@@ -175,7 +175,7 @@ def lay_out(spec: PipelineSpec, described: Described) -> Laid:
     maps = 0 if head is None else next((at for at, step in enumerate(rest) if not isinstance(step, Map)), len(rest))
     per_batch = tuple(step for step in rest[:maps] if isinstance(step, Map))
     inner = tuple(step for step in per_sample if isinstance(step, (Map, Filter, FlatMap)))
-    return Laid(described.source, options, inner, head, per_batch, tuple(rest[maps:]), sampled)
+    return PipelineLayout(described.source, options, inner, head, per_batch, tuple(rest[maps:]), sampled)
 
 
 def _ordered_first(
@@ -207,11 +207,11 @@ _STREAM_CHUNK = 32
 
 
 @dataclass(frozen=True)
-class Built:
+class BoundPipeline:
     """A pipeline whose data has been looked at."""
 
     spec: PipelineSpec
-    laid: Laid
+    laid: PipelineLayout
     order: Order | None
     """None where the line has no positions, or a sampler decides."""
     split: Split
@@ -334,15 +334,15 @@ def _named(step: Any) -> str:
     return f"{type(step).__name__}({shown})"
 
 
-def build(spec: PipelineSpec) -> Built:
+def build(spec: PipelineSpec) -> BoundPipeline:
     """Look at the data and decide its order. Raises OptionError for what cannot go together."""
-    described: Described = describe_source(spec.data)
+    described: SourceDescription = describe_source(spec.data)
     laid = lay_out(spec, described)
     split = split_of(laid.options)
     if laid.sampled and isinstance(laid.source, StreamSource):
         raise OptionError("a sampler needs samples with positions", found=laid.source.name)
-    source: Numbered | None = None if isinstance(laid.source, StreamSource) or laid.sampled else laid.source
-    return Built(spec, laid, None if source is None else order_of(source, laid.options), split)
+    source: IndexedSource | None = None if isinstance(laid.source, StreamSource) or laid.sampled else laid.source
+    return BoundPipeline(spec, laid, None if source is None else order_of(source, laid.options), split)
 
 
 # ---------------------------------- which order a loader reads its data in, from its options and from how the data lies
@@ -355,7 +355,7 @@ _UNKNOWN_BYTES = 4096.0
 """What a sample is taken to be where nobody knows."""
 
 
-def order_of(source: Numbered, options: LoaderOptions) -> Order:
+def order_of(source: IndexedSource, options: LoaderOptions) -> Order:
     """The order: the data's own where it has one (a mixture), else as stored, or shuffled.
 
     Data that fits the window is shuffled as a whole, and so is data in which any sample is as quick to read as its
@@ -371,7 +371,7 @@ def order_of(source: Numbered, options: LoaderOptions) -> Order:
     return _shuffled(count, options, source.geometry())
 
 
-def _shuffled(count: int, options: LoaderOptions, geometry: Geometry) -> Order:
+def _shuffled(count: int, options: LoaderOptions, geometry: SourceLayout) -> Order:
     mean = geometry.mean_bytes or _UNKNOWN_BYTES
     block = options.block_samples or max(1, int(_BLOCK_BYTES / mean))
     if options.window is None and options.block_samples is None:

@@ -18,9 +18,9 @@ import numpy.typing as npt
 from shoal.errors import ErrorBudgetExceeded, LoaderError, OptionError, ShoalError
 from shoal.store import configure_all, configured
 
-from ._collate import Placing, collate, size_of
+from ._collate import BatchRowWriter, collate, size_of
 from ._columns import Ragged
-from ._sources import Located, Numbered
+from ._sources import IndexedSource, Located
 from ._stages import Batch, Element, Filter, FlatMap, Map, PerSample, name_of, rng_for, takes_rng
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class SampleErrors:
         return count
 
 
-def read_samples(source: Numbered, numbers: Int64, epochs: Int64, errors: SampleErrors) -> list[tuple[int, Any]]:
+def read_samples(source: IndexedSource, numbers: Int64, epochs: Int64, errors: SampleErrors) -> list[tuple[int, Any]]:
     """The samples with these numbers, each with its place among them; without those that failed, if they may."""
     try:
         return list(enumerate(source.read(numbers)))
@@ -90,7 +90,7 @@ def read_samples(source: Numbered, numbers: Int64, epochs: Int64, errors: Sample
     return found
 
 
-def gathered(source: Numbered, numbers: Int64, ragged: Ragged) -> Any | None:
+def gathered(source: IndexedSource, numbers: Int64, ragged: Ragged) -> Any | None:
     """A batch that the source makes as a whole, if it does."""
     try:
         return source.read_batch(numbers, ragged)
@@ -107,7 +107,7 @@ def collated(samples: list[Any], step: Batch, source: Located, numbers: Int64) -
         raise _placed(error, source, int(numbers[0]), f"in {name}, batch from") from None
 
 
-def _told(error: Exception, source: Numbered, numbers: Int64, stage: str) -> Exception:
+def _told(error: Exception, source: IndexedSource, numbers: Int64, stage: str) -> Exception:
     """The error with the sample it is about: its own word where it has one, else found by asking one by one."""
     if isinstance(error, ShoalError) and error.key is not None:
         error.add_note(stage)
@@ -135,7 +135,7 @@ def apply_steps(
     seed_of: Callable[[int], tuple[int, int]],
     errors: SampleErrors,
     processes: Processes,
-    placing: Placing | None = None,
+    placing: BatchRowWriter | None = None,
 ) -> list[tuple[int, int, Any]]:
     """(place, value) through all steps, in the order written, as (place, part, value).
 
@@ -184,7 +184,7 @@ def _caller(
     seed_of: Callable[[int], tuple[int, int]],
     errors: SampleErrors,
     processes: Processes,
-    placing: Placing | None,
+    placing: BatchRowWriter | None,
 ) -> Callable[[list[tuple[int, int, Any]]], list[tuple[int, int, Any]]]:
     """A function that calls the step's function on each value, keeping its place."""
     random = takes_rng(step.function)
@@ -215,7 +215,7 @@ def _stage(step: PerSample) -> str:
 
 
 def _called(
-    step: PerSample, values: list[Any], seeds: list[Seeds], processes: Processes, placing: Placing | None = None
+    step: PerSample, values: list[Any], seeds: list[Seeds], processes: Processes, placing: BatchRowWriter | None = None
 ) -> list[Any]:
     """The function's results; ``Raised`` stands where there is none."""
     if isinstance(step, Map) and step.workers == "process" and values:

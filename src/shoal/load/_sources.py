@@ -13,22 +13,22 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.errors import OptionError
-from shoal.shard import Foresight
+from shoal.shard import ReadSchedule
 
 from ._columns import Ragged
 from ._stages import Map, PerSample, Step, name_of, rng_for, takes_rng
 
 __all__ = [
     "CachedData",
-    "Described",
-    "Foreseeing",
-    "Foreseen",
-    "Geometry",
-    "Holding",
-    "Loadable",
+    "IndexedSource",
     "Located",
-    "Numbered",
+    "PrefetchedSource",
+    "SourceDescription",
+    "SourceLayout",
     "StreamSource",
+    "SupportsLoading",
+    "SupportsMemoryCache",
+    "SupportsPrefetch",
     "describe_source",
 ]
 
@@ -36,7 +36,7 @@ Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Geometry:
+class SourceLayout:
     """How samples lie: what decides in which order it is good to read them."""
 
     shard_starts: Int64
@@ -55,7 +55,7 @@ class Located(Protocol):
         ...
 
 
-class Numbered(Located, Protocol):
+class IndexedSource(Located, Protocol):
     """Numbered samples: what exact orders, lengths and resuming need. Safe to use from several threads."""
 
     def __len__(self) -> int: ...
@@ -73,11 +73,11 @@ class Numbered(Located, Protocol):
         """A batch of them gathered as a whole, where that is quicker than sample by sample; else None."""
         ...
 
-    def geometry(self) -> Geometry: ...
+    def geometry(self) -> SourceLayout: ...
 
 
 @runtime_checkable
-class Holding(Protocol):
+class SupportsMemoryCache(Protocol):
     """Samples that may be kept in memory, as they are stored, where they are read in no order."""
 
     def hold(self, most_bytes: int) -> None:
@@ -86,15 +86,15 @@ class Holding(Protocol):
 
 
 @runtime_checkable
-class Foreseeing(Protocol):
+class SupportsPrefetch(Protocol):
     """Samples that are far away, and better fetched before they are read."""
 
-    def foresee_order(self, foresight: Foresight) -> Foreseen | None:
+    def foresee_order(self, foresight: ReadSchedule) -> PrefetchedSource | None:
         """Fetch them in the order told, from now until what this gives is closed; None where that is no use."""
         ...
 
 
-class Foreseen(Protocol):
+class PrefetchedSource(Protocol):
     """Samples that are being fetched ahead."""
 
     def close(self) -> None: ...
@@ -131,20 +131,20 @@ class StreamSource:
 
 
 @dataclass(frozen=True)
-class Described:
+class SourceDescription:
     """A source and what is done to its samples first."""
 
-    source: Numbered | StreamSource
+    source: IndexedSource | StreamSource
     steps: tuple[PerSample | Step, ...] = ()
     collate: Callable[[list[Any]], Any] | None = None
     """Makes a batch of samples, where the data says how."""
 
 
 @runtime_checkable
-class Loadable(Protocol):
+class SupportsLoading(Protocol):
     """Anything that says itself how a loader reads it."""
 
-    def __load__(self) -> Described: ...
+    def __load__(self) -> SourceDescription: ...
 
 
 class SequenceSource:
@@ -178,14 +178,14 @@ class SequenceSource:
         """Its number is all that is known of a sample."""
         return None, str(number)
 
-    def geometry(self) -> Geometry:
+    def geometry(self) -> SourceLayout:
         """One shard."""
-        return Geometry(np.array([0, len(self)], np.int64))
+        return SourceLayout(np.array([0, len(self)], np.int64))
 
 
-def describe_source(data: Any) -> Described:
+def describe_source(data: Any) -> SourceDescription:
     """How this is read: by its own word, by position, or as a line. Raises OptionError when it cannot be."""
-    if isinstance(data, Loadable):
+    if isinstance(data, SupportsLoading):
         return data.__load__()
     if isinstance(data, (str, bytes, os.PathLike)):
         raise OptionError("a loader reads a dataset", expected=f"shoal.Dataset({data!r})", found=repr(data))
@@ -193,15 +193,17 @@ def describe_source(data: Any) -> Described:
         names = ", ".join(map(str, itertools.islice(data, 5)))
         raise OptionError("a loader reads one dataset", expected="one of these, as data[name]", found=names or "none")
     if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
-        return Described(SequenceSource(data))
+        return SourceDescription(SequenceSource(data))
     if isinstance(data, Iterator):
-        return Described(StreamSource(lambda: data, type(data).__name__, once=True))
+        return SourceDescription(StreamSource(lambda: data, type(data).__name__, once=True))
     if isinstance(data, Iterable):
         set_epoch = getattr(data, "set_epoch", None)  # as iterable datasets of PyTorch and Hugging Face have it
-        return Described(StreamSource(lambda: iter(data), type(data).__name__, set_epoch=set_epoch))
+        return SourceDescription(StreamSource(lambda: iter(data), type(data).__name__, set_epoch=set_epoch))
     if callable(data):
         begin: Callable[[], Any] = data
-        return Described(StreamSource(lambda: iter(begin()), getattr(data, "__qualname__", type(data).__name__)))
+        return SourceDescription(
+            StreamSource(lambda: iter(begin()), getattr(data, "__qualname__", type(data).__name__))
+        )
     raise OptionError(
         "nothing can be loaded from this", expected="a dataset, a sequence or an iterable", found=repr(data)
     )
@@ -214,9 +216,9 @@ class CachedData:
         self._data = data
         self._steps = steps
         self._seed = seed
-        self._described: Described | None = None
+        self._described: SourceDescription | None = None
 
-    def __load__(self) -> Described:
+    def __load__(self) -> SourceDescription:
         """The cache itself is made once, so that all loaders over it share it."""
         if self._described is None:
             below = describe_source(self._data)
@@ -226,14 +228,14 @@ class CachedData:
             maps = [step for step in steps if isinstance(step, Map)]
             if len(maps) < len(steps):
                 raise OptionError("only samples are kept", expected="cache() before all but map()")
-            self._described = Described(_Cached(below.source, maps, self._seed), collate=below.collate)
+            self._described = SourceDescription(_Cached(below.source, maps, self._seed), collate=below.collate)
         return self._described
 
 
 class _Cached:
     """Numbered samples, each read and mapped once."""
 
-    def __init__(self, below: Numbered, maps: list[Map], seed: int) -> None:
+    def __init__(self, below: IndexedSource, maps: list[Map], seed: int) -> None:
         self._below = below
         self._maps = maps
         self._seed = seed
@@ -278,6 +280,6 @@ class _Cached:
         """Where the sample is stored."""
         return self._below.locate(number)
 
-    def geometry(self) -> Geometry:
+    def geometry(self) -> SourceLayout:
         """How the samples are stored."""
         return self._below.geometry()

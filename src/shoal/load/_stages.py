@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from shoal.errors import OptionError
-from shoal.order import Pending, key_of
+from shoal.order import PendingElement, key_of
 
 from ._columns import Ragged
 
@@ -20,6 +20,7 @@ __all__ = [
     "Batch",
     "Bucket",
     "Element",
+    "ElementPosition",
     "Enumerate",
     "EpochEnd",
     "Filter",
@@ -27,7 +28,6 @@ __all__ = [
     "Held",
     "Interleave",
     "Map",
-    "Mark",
     "Pack",
     "PerSample",
     "Shuffle",
@@ -35,9 +35,9 @@ __all__ = [
     "Step",
     "Take",
     "TakeWhile",
+    "TaskResult",
     "Unbatch",
     "Window",
-    "Worked",
     "fed_again",
     "name_of",
     "rng_for",
@@ -217,7 +217,7 @@ def check_buckets(boundaries: Sequence[int], sizes: Sequence[int]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class ElementPosition:
     """Where to go on, so that nothing comes twice and nothing is left out.
 
     ``position`` is the first place on the line that is not used up. ``part`` says how much of what came of the sample
@@ -227,7 +227,7 @@ class Mark:
 
     position: int
     part: int = 0
-    pending: tuple[tuple[Pending, ...], ...] = ()
+    pending: tuple[tuple[PendingElement, ...], ...] = ()
     count: int = 0
 
 
@@ -237,8 +237,8 @@ class Element:
 
     value: Any
     samples: int
-    mark: Mark
-    key: Pending = (0, 0, 0)
+    mark: ElementPosition
+    key: PendingElement = (0, 0, 0)
     """Which sample it came of, where it is of one."""
     repeated: int = 0
     """How many of its samples came already in this epoch."""
@@ -260,7 +260,7 @@ def fed_again(held: Held) -> Iterator[Element]:
 
 
 @dataclass(frozen=True, slots=True)
-class Worked:
+class TaskResult:
     """What came of one unit of work."""
 
     elements: list[Element]
@@ -278,7 +278,7 @@ class EpochEnd:
     """Stands between the elements of two epochs."""
 
     epoch: int
-    mark: Mark = field(default_factory=lambda: Mark(0))
+    mark: ElementPosition = field(default_factory=lambda: ElementPosition(0))
     """Where the next epoch begins."""
 
 

@@ -16,17 +16,17 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.errors import FieldError, OptionError
-from shoal.order import Pending, key_of
+from shoal.order import PendingElement, key_of
 
 from ._collate import SampleBatch, collate
 from ._stages import (
     Batch,
     Bucket,
     Element,
+    ElementPosition,
     Enumerate,
     Held,
     Interleave,
-    Mark,
     Pack,
     Shuffle,
     Skip,
@@ -112,7 +112,7 @@ def batched(elements: Iterable[Element], step: Batch) -> Iterator[Element]:
         yield _together(held, step)
 
 
-def _together(held: list[Element], step: Batch | Bucket, mark: Mark | None = None) -> Element:
+def _together(held: list[Element], step: Batch | Bucket, mark: ElementPosition | None = None) -> Element:
     values = [element.value for element in held]
     made = collate(values, step.ragged) if step.collate is None else _called("collate", step.collate, values)
     samples, repeated = sum(element.samples for element in held), sum(element.repeated for element in held)
@@ -134,7 +134,7 @@ def _called(what: str, function: Callable[[Any], Any], value: Any) -> Any:
 def bucketed(elements: Iterable[Element], step: Bucket) -> Iterator[Element]:
     """Batches of about one length: each bucket is held until it is full; what is left at the end comes by length."""
     held: list[list[Element]] = [[] for _ in step.sizes]
-    last = Mark(0)
+    last = ElementPosition(0)
     for element in elements:
         last = element.mark
         length = _called("bucket", step.length_of, element.value)
@@ -149,9 +149,9 @@ def bucketed(elements: Iterable[Element], step: Bucket) -> Iterator[Element]:
             yield _together(rest, step, _holding(last, held))
 
 
-def _holding(mark: Mark, held: Iterable[Iterable[Element]]) -> Mark:
+def _holding(mark: ElementPosition, held: Iterable[Iterable[Element]]) -> ElementPosition:
     """A mark at which these elements are still to come, beside those that it has already."""
-    pending: tuple[tuple[Pending, ...], ...] = tuple(tuple(element.key for element in group) for group in held)
+    pending: tuple[tuple[PendingElement, ...], ...] = tuple(tuple(element.key for element in group) for group in held)
     return replace(mark, pending=(*(group for group in pending if group), *mark.pending))
 
 
@@ -187,7 +187,7 @@ def _drawn(element: Element, step: Shuffle, epoch: int) -> int:
 
 def interleaved(elements: Iterator[Element], step: Interleave) -> Iterator[Element]:
     """What several elements give, in turns of ``block`` each; one that ends makes room for the next."""
-    opened: deque[tuple[Iterator[Any], Mark]] = deque()
+    opened: deque[tuple[Iterator[Any], ElementPosition]] = deque()
     while True:
         while len(opened) < step.cycle and (element := next(elements, None)) is not None:
             opened.append((iter(_called("interleave", step.function, element.value)), element.mark))
@@ -269,7 +269,7 @@ class _Row:
         self.used += len(tokens)
 
     @property
-    def pending(self) -> tuple[Pending, ...]:
+    def pending(self) -> tuple[PendingElement, ...]:
         return tuple(element.key for element, _ in self.pieces)
 
 
@@ -280,7 +280,7 @@ def packed(elements: Iterable[Element], step: Pack, held: list[list[Element]]) -
 
 def _first_fit(elements: Iterable[Element], step: Pack, held: list[list[Element]]) -> Iterator[Element]:
     rows = [_restored(group, step) for group in held]
-    last: Mark | None = None
+    last: ElementPosition | None = None
     for element in elements:
         tokens = _tokens_of(element, step)
         last = element.mark
@@ -313,13 +313,13 @@ def _restored(group: list[Element], step: Pack) -> _Row:
     return row
 
 
-def _with_rows(mark: Mark, rows: list[_Row]) -> Mark:
+def _with_rows(mark: ElementPosition, rows: list[_Row]) -> ElementPosition:
     return replace(mark, pending=tuple(row.pending for row in rows))
 
 
-def _before(element: Element, rows: list[_Row]) -> Mark:
+def _before(element: Element, rows: list[_Row]) -> ElementPosition:
     position, part, _ = element.key
-    return Mark(position, part, tuple(row.pending for row in rows))
+    return ElementPosition(position, part, tuple(row.pending for row in rows))
 
 
 def _in_line(elements: Iterable[Element], step: Pack, held: list[list[Element]]) -> Iterator[Element]:
@@ -353,7 +353,7 @@ def _tokens_of(element: Element, step: Pack) -> Tokens:
     return array
 
 
-def _made(row: _Row, step: Pack, mark: Mark) -> Element:
+def _made(row: _Row, step: Pack, mark: ElementPosition) -> Element:
     """The row as arrays: tokens, which sample each is of (from 1, 0 is padding), and its place in that sample."""
     pieces = [tokens for _, tokens in row.pieces]
     sizes = [len(piece) for piece in pieces]

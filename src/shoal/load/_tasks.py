@@ -19,15 +19,15 @@ import numpy.typing as npt
 from shoal.errors import PositionError
 from shoal.order import EpochPlan, Order, RankPositions, Split, line
 
-from ._collate import Placing, size_of
-from ._cursor import Begin
-from ._pipeline import Laid
+from ._collate import BatchRowWriter, size_of
+from ._cursor import PartitionCursors
+from ._pipeline import PipelineLayout
 from ._sample_stages import Processes, SampleErrors, apply_steps, collated, gathered, mapped_batch, read_samples
-from ._sources import Numbered, StreamSource
-from ._stages import Batch, Element, EpochEnd, FlatMap, Held, Mark
+from ._sources import IndexedSource, StreamSource
+from ._stages import Batch, Element, ElementPosition, EpochEnd, FlatMap, Held
 from ._stats import Meter
 
-__all__ = ["Chunk", "ExactHead", "LooseHead", "SamplerHead", "StreamHead", "Tools", "Unit"]
+__all__ = ["Chunk", "ExactHead", "LooseHead", "SamplerHead", "StreamHead", "Task", "TaskContext"]
 
 Int64 = npt.NDArray[np.int64]
 _NAMED = 8192
@@ -40,10 +40,10 @@ _MOMENT = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Tools:
+class TaskContext:
     """What all work needs."""
 
-    laid: Laid
+    laid: PipelineLayout
     meter: Meter
     errors: SampleErrors
     processes: Processes
@@ -51,7 +51,7 @@ class Tools:
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class Task:
     """Some steps of an epoch: one where a step is a batch."""
 
     plan: EpochPlan
@@ -68,7 +68,7 @@ class Chunk:
 
 
 def _samples(
-    tools: Tools, source: Numbered, numbers: Int64, epochs: Int64, placing: Placing | None = None
+    tools: TaskContext, source: IndexedSource, numbers: Int64, epochs: Int64, placing: BatchRowWriter | None = None
 ) -> list[tuple[int, int, Any]]:
     """What comes of these samples, each with its place among them and its part."""
     with tools.meter.timed("fetch"):
@@ -89,12 +89,12 @@ def _samples(
 
 
 def _batch(
-    tools: Tools, source: Numbered, step: Batch, numbers: Int64, epochs: Int64, place: int
+    tools: TaskContext, source: IndexedSource, step: Batch, numbers: Int64, epochs: Int64, place: int
 ) -> tuple[Any, int] | None:
     """One batch of these samples, through all that is done to batches, and how many are in it; None if none is left."""
     batch, count = _gathered(tools, source, step, numbers), len(numbers)
     if batch is None:
-        placing = Placing(len(numbers)) if step.collate is None else None
+        placing = BatchRowWriter(len(numbers)) if step.collate is None else None
         samples = [value for _, _, value in _samples(tools, source, numbers, epochs, placing)]
         count = len(samples)
         if not samples:  # all were passed over
@@ -108,7 +108,7 @@ def _batch(
     return batch, count
 
 
-def _gathered(tools: Tools, source: Numbered, step: Batch, numbers: Int64) -> Any | None:
+def _gathered(tools: TaskContext, source: IndexedSource, step: Batch, numbers: Int64) -> Any | None:
     """A batch made as a whole, where nobody wants to see its samples before."""
     if tools.laid.per_sample or step.collate is not None or tools.errors.skips:
         return None
@@ -132,8 +132,8 @@ class ExactHead:
 
     def __init__(
         self,
-        tools: Tools,
-        source: Numbered,
+        tools: TaskContext,
+        source: IndexedSource,
         order: Order,
         first: EpochPlan,
         following: Callable[[EpochPlan], EpochPlan],
@@ -147,14 +147,14 @@ class ExactHead:
         self._chunk = 1 if tools.laid.batch is not None else chunk
         self._named = functools.lru_cache(maxsize=4)(functools.partial(_named, order))
 
-    def units(self) -> Iterator[Unit | EpochEnd]:
+    def units(self) -> Iterator[Task | EpochEnd]:
         """From the first plan on, without end."""
         plan = self._first
         while True:
             for step in range(0, plan.steps, self._chunk):
-                yield Unit(plan, range(step, min(step + self._chunk, plan.steps)))
+                yield Task(plan, range(step, min(step + self._chunk, plan.steps)))
             following = self._following(plan)
-            yield EpochEnd(plan.epoch, Mark(following.epoch * plan.count + following.start))
+            yield EpochEnd(plan.epoch, ElementPosition(following.epoch * plan.count + following.start))
             plan = following
 
     def coming(self) -> Iterator[tuple[int, Int64]]:
@@ -165,7 +165,7 @@ class ExactHead:
                 yield plan.epoch, _named(self._order, plan, group, _FORESEEN)[1]
             plan = self._following(plan)
 
-    def work(self, unit: Unit | EpochEnd) -> Made:
+    def work(self, unit: Task | EpochEnd) -> Made:
         """One batch, or the samples of a chunk."""
         if isinstance(unit, EpochEnd):
             return unit
@@ -176,22 +176,22 @@ class ExactHead:
         made = _batch(self._tools, self._source, self._tools.laid.batch, numbers, at.epochs, int(at.positions[0]))
         if made is None:
             return []
-        mark = Mark(unit.plan.epoch * unit.plan.count + unit.plan.consumed(unit.steps.stop))
+        mark = ElementPosition(unit.plan.epoch * unit.plan.count + unit.plan.consumed(unit.steps.stop))
         return [Element(made[0], made[1], mark, repeated=int(at.repeats.sum()), size=size_of(made[0]))]
 
-    def _of_step(self, unit: Unit) -> tuple[RankPositions, Int64]:
+    def _of_step(self, unit: Task) -> tuple[RankPositions, Int64]:
         group, step = divmod(unit.steps.start, _steps_named(unit.plan, _NAMED))
         at, numbers = self._named(unit.plan, group)
         own = slice(step * unit.plan.batch_size, (step + 1) * unit.plan.batch_size)
         return RankPositions(at.positions[own], at.epochs[own], at.repeats[own]), numbers[own]
 
-    def _one_by_one(self, unit: Unit, at: RankPositions, numbers: Int64) -> list[Element]:
+    def _one_by_one(self, unit: Task, at: RankPositions, numbers: Int64) -> list[Element]:
         base = unit.plan.epoch * unit.plan.count
         return [
             Element(
                 value,
                 1,
-                Mark(base + unit.plan.consumed(unit.steps.start + place + 1)),
+                ElementPosition(base + unit.plan.consumed(unit.steps.start + place + 1)),
                 repeated=int(at.repeats[place]),
                 size=size_of(value),
             )
@@ -203,7 +203,14 @@ class LooseHead:
     """Samples of which a filter or a flat_map makes any number: each rank goes through its own places on the line."""
 
     def __init__(
-        self, tools: Tools, source: Numbered, order: Order, split: Split, begin: Begin, epoch: int, chunk: int
+        self,
+        tools: TaskContext,
+        source: IndexedSource,
+        order: Order,
+        split: Split,
+        begin: PartitionCursors,
+        epoch: int,
+        chunk: int,
     ) -> None:
         self._tools = tools
         self._source = source
@@ -225,7 +232,7 @@ class LooseHead:
                 places = self._places(epoch * length, start, min(start + run, length))
                 if len(places):
                     yield Chunk(places)
-            yield EpochEnd(epoch, Mark((epoch + 1) * length))
+            yield EpochEnd(epoch, ElementPosition((epoch + 1) * length))
             epoch, first = epoch + 1, 0
 
     def coming(self) -> Iterator[tuple[int, Int64]]:
@@ -263,7 +270,7 @@ class LooseHead:
         read = self._read(np.array(wanted, np.int64)) if wanted else []
         # Where they were read is past: what is used up is what the state says.
         first = min(range(len(self._begin.positions)), key=self._begin.positions.__getitem__)
-        mark = Mark(self._begin.positions[first], self._begin.parts[first])
+        mark = ElementPosition(self._begin.positions[first], self._begin.parts[first])
         known = {element.key[:2]: replace(element, mark=mark) for element in read}
         groups = [[replace(known[key[:2]], key=key) for key in group if key[:2] in known] for group in pending]
         return [group for group in groups if group]
@@ -274,8 +281,8 @@ class SamplerHead:
 
     def __init__(
         self,
-        tools: Tools,
-        source: Numbered,
+        tools: TaskContext,
+        source: IndexedSource,
         groups: Callable[[int, int], Iterable[list[int]]],
         epoch: int,
         skipped: int,
@@ -292,7 +299,7 @@ class SamplerHead:
             skipped = self._skipped if epoch == self._epoch else 0
             for group in self._groups(epoch, skipped):
                 yield Chunk(self._within(np.asarray(group, np.int64)), epoch=epoch)
-            yield EpochEnd(epoch, Mark(0))
+            yield EpochEnd(epoch, ElementPosition(0))
 
     def _within(self, numbers: Int64) -> Int64:
         count = len(self._source)
@@ -310,9 +317,9 @@ class SamplerHead:
         step = self._tools.laid.batch
         if step is None:
             found = _samples(self._tools, self._source, numbers, epochs)
-            return [Element(value, 1, Mark(0), size=size_of(value)) for _, _, value in found]
+            return [Element(value, 1, ElementPosition(0), size=size_of(value)) for _, _, value in found]
         made = _batch(self._tools, self._source, step, numbers, epochs, int(numbers[0])) if len(numbers) else None
-        return [] if made is None else [Element(made[0], made[1], Mark(0), size=size_of(made[0]))]
+        return [] if made is None else [Element(made[0], made[1], ElementPosition(0), size=size_of(made[0]))]
 
 
 def _some(values: Iterator[tuple[int, Any]], most: int) -> list[tuple[int, Any]]:
@@ -330,7 +337,7 @@ def _some(values: Iterator[tuple[int, Any]], most: int) -> list[tuple[int, Any]]
 class StreamHead:
     """Values of a line that has no numbers: taken in the caller's thread, mapped by workers."""
 
-    def __init__(self, tools: Tools, source: StreamSource, split: Split, chunk: int, epoch: int) -> None:
+    def __init__(self, tools: TaskContext, source: StreamSource, split: Split, chunk: int, epoch: int) -> None:
         self._tools = tools
         self._source = source
         self._split = split
@@ -347,7 +354,7 @@ class StreamHead:
                 ]
                 numbers = np.array([number for number, _ in mine], np.int64)
                 yield Chunk(numbers, tuple(value for _, value in mine), epoch)
-            yield EpochEnd(epoch, Mark(0))
+            yield EpochEnd(epoch, ElementPosition(0))
             if self._source.once:
                 return
 
@@ -370,5 +377,5 @@ class StreamHead:
 
 def _element(value: Any, position: int, part: int, whole: bool) -> Element:
     """One that is gone on after by the next place, or by the next part where a sample may have several."""
-    mark = Mark(position + 1) if whole else Mark(position, part + 1)
+    mark = ElementPosition(position + 1) if whole else ElementPosition(position, part + 1)
     return Element(value, 1, mark, (position, part, 0), size=size_of(value))

@@ -25,7 +25,7 @@ from typing import Any, Generic, TypeVar
 
 from shoal.errors import LoaderError, LoaderTimeoutError
 
-__all__ = ["Line", "Workers"]
+__all__ = ["PrefetchQueue", "Workers"]
 
 _SLOW = 0.001
 """Seconds that a unit takes to come which comes from a slow feed."""
@@ -164,7 +164,7 @@ def _serve(workers: Workers, number: int) -> None:
         del ticket  # a result is its consumer's alone: this thread must not keep it until the next one
 
 
-class Line(Generic[U, R]):
+class PrefetchQueue(Generic[U, R]):
     """Units worked on ahead of the one asked for, results in order.
 
     ``depth`` says, each time, how many units may be under way or ready beside the one given out, and ``budget`` how
@@ -201,7 +201,7 @@ class Line(Generic[U, R]):
         self.waited = 0.0
         """Seconds that the last result was waited for."""
 
-    def __iter__(self) -> Line[U, R]:
+    def __iter__(self) -> PrefetchQueue[U, R]:
         return self
 
     def __next__(self) -> R:

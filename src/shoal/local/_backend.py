@@ -27,8 +27,8 @@ __all__ = [
     "Query",
     "Row",
     "Term",
-    "ThingHead",
     "Transaction",
+    "VersionList",
     "VersionRecord",
     "data_key",
     "decoded",
@@ -270,7 +270,7 @@ class DataRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class ThingHead:
+class VersionList:
     """The versions of a schema or a lens, with a hash of what each one is; oldest first."""
 
     versions: dict[str, str] = field(default_factory=dict)

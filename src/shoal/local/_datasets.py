@@ -32,7 +32,7 @@ from ._entry import Entry, Storage, StoredShard
 from ._refs import FIRST_VERSION, Reference, Weight, bumped, newest, parse_thing
 
 __all__ = [
-    "Draft",
+    "EntryDraft",
     "delete",
     "entries_of",
     "get",
@@ -60,7 +60,7 @@ _TRIES = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class EntryDraft:
     """An entry that is to be: what is known before the index has given it a version."""
 
     name: str
@@ -81,7 +81,7 @@ class Draft:
 # ------------------------------------------------------------------------------------------------------------ writing
 
 
-def record(change: Transaction, draft: Draft, now: float) -> Entry:
+def record(change: Transaction, draft: EntryDraft, now: float) -> Entry:
     """Write an entry down under its name and a version.
 
     Data that the place holds already is not recorded twice: the entry then stands for the data that was there first.
@@ -101,11 +101,11 @@ def label(
     if data_at is None:
         raise _no_version(asked, head)
     said, data = _said(change, asked.name, known), _data_of(change, head, known)
-    draft = Draft(to, data.cid, data.storage, data.shards, "", said.schema_ref, version, said.metadata, tags)
+    draft = EntryDraft(to, data.cid, data.storage, data.shards, "", said.schema_ref, version, said.metadata, tags)
     return _recorded(change, replace(draft, description=said.description), data_at, data, now)
 
 
-def move_data(change: Transaction, draft: Draft) -> DataRecord:
+def move_data(change: Transaction, draft: EntryDraft) -> DataRecord:
     """Let the data of this content and place be where the draft has it: what lay there before is damaged."""
     key, data = _data(change, draft)
     moved = replace(data, storage=draft.storage, shards=draft.shards)
@@ -113,7 +113,7 @@ def move_data(change: Transaction, draft: Draft) -> DataRecord:
     return moved
 
 
-def _recorded(change: Transaction, draft: Draft, data_at: Key, data: DataRecord, now: float) -> Entry:
+def _recorded(change: Transaction, draft: EntryDraft, data_at: Key, data: DataRecord, now: float) -> Entry:
     head = _head(change, draft.name)
     same = None if head is None else _same(change, head, draft, data_at)
     if head is not None and same is not None:
@@ -131,7 +131,7 @@ def _recorded(change: Transaction, draft: Draft, data_at: Key, data: DataRecord,
     return _entry(draft.name, made, version, said, data)
 
 
-def _data(change: Transaction, draft: Draft) -> tuple[Key, DataRecord]:
+def _data(change: Transaction, draft: EntryDraft) -> tuple[Key, DataRecord]:
     key = data_key(draft.cid, draft.place)
     found = change.get(key)
     if found is not None:
@@ -139,7 +139,7 @@ def _data(change: Transaction, draft: Draft) -> tuple[Key, DataRecord]:
     return key, DataRecord(draft.cid, draft.storage, draft.shards)
 
 
-def _same(change: Transaction, head: Head, draft: Draft, data_at: Key) -> str | None:
+def _same(change: Transaction, head: Head, draft: EntryDraft, data_at: Key) -> str | None:
     """The version that this very thing has already: the newest, or the one that is asked for."""
     version = draft.version or newest(one.version for one in head.versions)
     known = next((one for one in head.versions if one.version == version), None)
@@ -167,7 +167,7 @@ def _description_before(change: Transaction, name: str, head: Head | None) -> st
     return "" if head is None else _said(change, name, newest(one.version for one in head.versions)).description
 
 
-def _next_version(change: Transaction, head: Head | None, draft: Draft) -> str:
+def _next_version(change: Transaction, head: Head | None, draft: EntryDraft) -> str:
     if head is None:
         return FIRST_VERSION
     last = newest(one.version for one in head.versions)
@@ -180,7 +180,7 @@ def _next_version(change: Transaction, head: Head | None, draft: Draft) -> str:
     return version
 
 
-def _weight(schema_before: str, cid_before: str, draft: Draft) -> Weight:
+def _weight(schema_before: str, cid_before: str, draft: EntryDraft) -> Weight:
     """Major where old samples and new ones are of types that do not read each other, minor for other data."""
     if schema_before != draft.schema_ref:
         if not schema_before or not draft.schema_ref:

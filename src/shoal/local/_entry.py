@@ -24,7 +24,7 @@ from ._credentials import CredentialsLike, check_no_secret, reach
 if TYPE_CHECKING:
     from ._index import LocalIndex
 
-__all__ = ["Described", "Entry", "Storage", "StoredShard", "cid_of", "data_cid", "describe", "home_of", "settled"]
+__all__ = ["DataDescription", "Entry", "Storage", "StoredShard", "cid_of", "data_cid", "describe", "home_of", "settled"]
 
 Part = str | bytes | int
 
@@ -175,7 +175,7 @@ _AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class DataDescription:
     """Data where it lies."""
 
     cid: str
@@ -194,7 +194,7 @@ class _Found:
     whole: bool = True
 
 
-def describe(data: Any, *, hashed: bool = True) -> Described:
+def describe(data: Any, *, hashed: bool = True) -> DataDescription:
     """What a dataset, a path, a pattern, a URL or a list of these names.
 
     Every byte is read once for its hash, unless the manifest has it. Raises OptionError for a dataset that is not just
@@ -217,7 +217,7 @@ def describe(data: Any, *, hashed: bool = True) -> Described:
     shards = _shards(found, storage, hashed)
     if schema is None and found.manifest is not None and found.manifest.schema is not None:
         schema = schema_from_json(found.manifest.schema)
-    return Described(_cid(shards, storage), storage, shards, schema)
+    return DataDescription(_cid(shards, storage), storage, shards, schema)
 
 
 _WRITE_IT = "write it with Repo.insert, or add the dataset it was made from"

@@ -123,7 +123,7 @@ class LocalIndex:
             schema = None
         found = describe(ds, hashed=hashed)
         storage, place = found.storage, f"{found.storage.endpoint or ''} {found.storage.root}"
-        draft = _datasets.Draft(spelled, found.cid, storage, found.shards, place, **said)
+        draft = _datasets.EntryDraft(spelled, found.cid, storage, found.shards, place, **said)
         return self._record(draft, schema or found.schema, schema_ref)
 
     def record_dataset(
@@ -145,7 +145,7 @@ class LocalIndex:
         """
         said = self._said(description, tags, metadata, version)
         place = f"{storage.endpoint or ''} {storage.root}"
-        draft = _datasets.Draft(check_name(name), cid, storage, tuple(shards), place, **said)
+        draft = _datasets.EntryDraft(check_name(name), cid, storage, tuple(shards), place, **said)
         return self._record(draft, None, schema_ref)
 
     def _said(
@@ -159,7 +159,7 @@ class LocalIndex:
             "version": None if version is None else check_version(version),
         }
 
-    def _record(self, draft: _datasets.Draft, schema: Schema | None, schema_ref: str | None) -> Entry:
+    def _record(self, draft: _datasets.EntryDraft, schema: Schema | None, schema_ref: str | None) -> Entry:
         """Entry and schema, in one step."""
         kept = None if schema is None or schema_ref is not None else _schemas_lenses.check_schema(schema)
         ref = None if schema_ref is None else self._known_ref(schema_ref)

@@ -39,7 +39,7 @@ from shoal.store import ObjectWriter, join_url, scheme_of, store_for
 
 from . import _datasets
 from ._credentials import CredentialsLike, check_no_secret, credentials_of, reach
-from ._entry import Described, Entry, Storage, StoredShard, data_cid, home_of, settled
+from ._entry import DataDescription, Entry, Storage, StoredShard, data_cid, home_of, settled
 from ._index import LocalIndex
 from ._refs import check_name
 
@@ -141,7 +141,7 @@ class Repo:
         folder = self._new_folder(spelled, mark)
         with self._removed_on_failure(folder):
             written = self._write(samples, folder, options, lambda: renew_lease(folder, mark), progress)
-        draft = _datasets.Draft(spelled, written.cid, written.storage, written.shards, self._place, **said)
+        draft = _datasets.EntryDraft(spelled, written.cid, written.storage, written.shards, self._place, **said)
         entry = self._recorded(draft, written.schema, folder)
         if entry.storage.root != folder:
             entry = self._settle(entry, draft, folder)
@@ -150,7 +150,7 @@ class Repo:
         end_lease(folder)
         return entry
 
-    def _recorded(self, draft: _datasets.Draft, schema: Schema | None, folder: str) -> Entry:
+    def _recorded(self, draft: _datasets.EntryDraft, schema: Schema | None, folder: str) -> Entry:
         """The entry, once it stands. A refusal takes the data away.
 
         Any other failure, a lost connection or Ctrl-C, leaves open whether the entry stands: the data stays, and is
@@ -164,7 +164,7 @@ class Repo:
             self._drop(folder)
             raise
 
-    def _settle(self, entry: Entry, draft: _datasets.Draft, folder: str) -> Entry:
+    def _settle(self, entry: Entry, draft: _datasets.EntryDraft, folder: str) -> Entry:
         """Equal data is here already: keep that, unless it is damaged, and let go of what was just written."""
         if _is_there(entry):
             _remove(folder)
@@ -199,7 +199,7 @@ class Repo:
         options: Mapping[str, Any],
         renew: Callable[[], None],
         progress: Progress | None = None,
-    ) -> Described:
+    ) -> DataDescription:
         """The data in the folder; ``renew`` says now and then, and at the end, that its writer lives."""
         return write_data(samples, self._home(folder), options=options, progress=progress, finished=renew)
 
@@ -385,7 +385,7 @@ def write_data(
     options: Mapping[str, Any],
     progress: Progress | None = None,
     finished: Callable[[], None] = lambda: None,
-) -> Described:
+) -> DataDescription:
     """Write samples, a dataset, or several by split, below the storage's root, with a manifest at the end.
 
     Raises WriteError when there are no samples.
@@ -543,7 +543,7 @@ def _copied(url: str, target: str, tell: Progress) -> tuple[str, int]:
 # ------------------------------------------------------------------------------------------------------------- outcome
 
 
-def _described(storage: Storage) -> Described:
+def _described(storage: Storage) -> DataDescription:
     """What the manifest says of what was written."""
     manifest = load_manifest(storage.root)
     if manifest is None or not manifest.shards:
@@ -555,7 +555,7 @@ def _described(storage: Storage) -> Described:
     )
     schema = None if manifest.schema is None else schema_from_json(manifest.schema)
     cid = data_cid([(shard.split, str(shard.sha256)) for shard in shards])
-    return Described(cid, replace(storage, has_manifest=True), shards, schema)
+    return DataDescription(cid, replace(storage, has_manifest=True), shards, schema)
 
 
 # ----------------------------------------------------------- whether the bytes of an entry are those that were recorded

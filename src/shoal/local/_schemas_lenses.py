@@ -19,7 +19,7 @@ from shoal.errors import CatalogKeyError, LensError, LensNotFoundError, OptionEr
 from shoal.sample import Lens, class_from_schema, is_record, schema_of
 from shoal.schema import Schema, compare, next_version, schema_from_json, schema_hash, schema_to_json
 
-from ._backend import Backend, Key, ThingHead, Transaction, decoded, encoded
+from ._backend import Backend, Key, Transaction, VersionList, decoded, encoded
 from ._refs import (
     FIRST_VERSION,
     Reference,
@@ -111,7 +111,7 @@ def publish_schema(change: Transaction, schema: Schema, version: str | None, now
     """
     key = ("schema-head", schema.name)
     found = change.get(key)
-    head = ThingHead() if found is None else decoded(found, ThingHead, key)
+    head = VersionList() if found is None else decoded(found, VersionList, key)
     same = _same_content(change, head, schema, version)
     if same is not None:
         return thing_ref("schema", schema.name, same)
@@ -119,11 +119,11 @@ def publish_schema(change: Transaction, schema: Schema, version: str | None, now
     kept = replace(schema, version=chosen)
     record = SchemaRecord(kept.name, chosen, schema_hash(kept), schema_to_json(kept), now)
     change.put(("schema", f"{kept.name}@{chosen}"), encoded(record))
-    change.put(key, encoded(ThingHead({**head.versions, chosen: record.hash})))
+    change.put(key, encoded(VersionList({**head.versions, chosen: record.hash})))
     return thing_ref("schema", kept.name, chosen)
 
 
-def _same_content(change: Transaction, head: ThingHead, schema: Schema, version: str | None) -> str | None:
+def _same_content(change: Transaction, head: VersionList, schema: Schema, version: str | None) -> str | None:
     """The version that has this very content: the newest of them, or the one that was asked for."""
     digest = schema_hash(schema)
     alike = [known for known, of in head.versions.items() if of == digest and version in (None, known)]
@@ -139,7 +139,7 @@ def _kept(change: Transaction, name: str, version: str) -> Schema:
     return schema_of_record(decoded(found, SchemaRecord, key))
 
 
-def _chosen_version(change: Transaction, head: ThingHead, schema: Schema, version: str | None) -> str:
+def _chosen_version(change: Transaction, head: VersionList, schema: Schema, version: str | None) -> str:
     if version is not None:
         check_version(version)
     if version in head.versions:
@@ -167,7 +167,7 @@ def _chosen_version(change: Transaction, head: ThingHead, schema: Schema, versio
     )
 
 
-def _free(version: str, head: ThingHead) -> str:
+def _free(version: str, head: VersionList) -> str:
     while version in head.versions:  # a pre-release, or a patch that was published apart
         version = bumped(version, "patch")
     return version
@@ -197,13 +197,13 @@ def _newest_of(backend: Backend, asked: Reference) -> str:
     found = backend.get_many([key])[0]
     if found is None:
         raise _unknown(backend, asked)
-    return newest(decoded(found, ThingHead, key).versions)
+    return newest(decoded(found, VersionList, key).versions)
 
 
 def _unknown(backend: Backend, asked: Reference) -> CatalogKeyError:
     key: Key = ("schema-head", asked.name)
     found = backend.get_many([key])[0]
-    known = ", ".join(decoded(found, ThingHead, key).versions) if found is not None else None
+    known = ", ".join(decoded(found, VersionList, key).versions) if found is not None else None
     return CatalogKeyError("the index has no such schema", expected=known, found=str(asked))
 
 
@@ -327,17 +327,17 @@ def publish_lens(change: Transaction, draft: LensDraft, version: str | None, now
     content = hashlib.sha256(encoded(record)).hexdigest()
     key = ("lens-head", record.name)
     found = change.get(key)
-    head = ThingHead() if found is None else decoded(found, ThingHead, key)
+    head = VersionList() if found is None else decoded(found, VersionList, key)
     same = [known for known, of in head.versions.items() if of == content and version in (None, known)]
     if same:
         return thing_ref("lens", record.name, newest(same))
     chosen = _chosen(head, record.name, version)
     change.put(("lens", f"{record.name}@{chosen}"), encoded(replace(record, version=chosen, created_at=now)))
-    change.put(key, encoded(ThingHead({**head.versions, chosen: content})))
+    change.put(key, encoded(VersionList({**head.versions, chosen: content})))
     return thing_ref("lens", record.name, chosen)
 
 
-def _chosen(head: ThingHead, name: str, version: str | None) -> str:
+def _chosen(head: VersionList, name: str, version: str | None) -> str:
     if version is None:
         return bumped(newest(head.versions), "patch") if head.versions else FIRST_VERSION
     if check_version(version) in head.versions:
@@ -354,7 +354,7 @@ def get_lens_record(backend: Backend, asked: Reference) -> LensRecord:
     head = backend.get_many([at])[0]
     if head is None:
         raise CatalogKeyError("the index has no such lens", found=str(asked))
-    versions = decoded(head, ThingHead, at).versions
+    versions = decoded(head, VersionList, at).versions
     key: Key = ("lens", f"{asked.name}@{asked.version or newest(versions)}")
     found = backend.get_many([key])[0]
     if found is None:

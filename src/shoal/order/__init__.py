@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from shoal.order._orders import GlobalShuffle, Order, Sequential, Weighted, WithReplacement
 from shoal.order._samplers import DistributedSampler, SequentialSampler, ShufflingSampler, WeightedSampler
-from shoal.order._state import Pending, Share, State
 
 from ._block_shuffle import BlockShuffle, choose_lanes, mixing_quality, overfetch, shuffle_order
 from ._epoch_plan import (
@@ -38,7 +37,7 @@ from ._epoch_plan import (
 from ._mixture import Mix, Mixed
 from ._orders import fingerprint_of, line, samples_of
 from ._permutation import key_of, permute, unpermute
-from ._state import order_from_json
+from ._state import PartitionState, PendingElement, State, order_from_json
 
 __all__ = [
     "BlockShuffle",
@@ -48,11 +47,11 @@ __all__ = [
     "Mix",
     "Mixed",
     "Order",
-    "Pending",
+    "PartitionState",
+    "PendingElement",
     "RankPositions",
     "Sequential",
     "SequentialSampler",
-    "Share",
     "ShufflingSampler",
     "Split",
     "State",

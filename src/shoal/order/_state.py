@@ -12,9 +12,9 @@ from ._block_shuffle import BlockShuffle
 from ._epoch_plan import EpochPlan, Split, Tail, plan_epoch
 from ._orders import GlobalShuffle, Order, Sequential, WithReplacement, fingerprint_of
 
-__all__ = ["Pending", "Share", "State", "order_from_json"]
+__all__ = ["PartitionState", "PendingElement", "State", "order_from_json"]
 
-Pending = tuple[int, int, int]
+PendingElement = tuple[int, int, int]
 """Something read that is in no element yet: the sample's place on the line, the how-manieth of what came of it, and how
 much of that (tokens) is used already."""
 VERSION = 1
@@ -28,7 +28,7 @@ _KINDS: dict[str, Callable[..., Order]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class PartitionState:
     """One share of a line whose stages yield as they please: a filter, packing, bucketing.
 
     Place ``p`` of an epoch is of share ``p mod of``. All before ``position``, a place on the infinite line, is used up,
@@ -40,7 +40,7 @@ class Share:
     of: int
     position: int
     part: int = 0
-    pending: tuple[tuple[Pending, ...], ...] = ()
+    pending: tuple[tuple[PendingElement, ...], ...] = ()
 
     def to_list(self) -> list[Any]:
         """As plain values."""
@@ -77,7 +77,7 @@ class State:
     """How many samples all ranks took in a step when ``end`` was fixed."""
     steps: int = 0
     """How many elements this epoch has given to each rank."""
-    shares: tuple[Share, ...] = field(default=())
+    shares: tuple[PartitionState, ...] = field(default=())
     """For stages of unknown yield, how far each share of the line has come; empty where ``position`` says it all."""
     first_epoch: int = 0
     """Where several epochs make one iteration, the one that it began with; any that is as many epochs away will do."""
@@ -154,7 +154,7 @@ class State:
         every = list(states)
         if not every:
             raise LoaderStateError("there is no state to merge", expected="one for each rank", found="none")
-        shares: dict[tuple[int, int], Share] = {}
+        shares: dict[tuple[int, int], PartitionState] = {}
         for state in every:
             _same_place(every[0], state)
             for one in state.shares:
@@ -221,10 +221,10 @@ def _check(name: str, value: object) -> None:
         raise LoaderStateError(f"{name} of a state cannot be this", expected="a whole number from 0", found=repr(value))
 
 
-def _shares(listed: Any) -> tuple[Share, ...]:
+def _shares(listed: Any) -> tuple[PartitionState, ...]:
     try:
         return tuple(
-            Share(int(index), int(of), int(position), int(part), _groups(pending))
+            PartitionState(int(index), int(of), int(position), int(part), _groups(pending))
             for index, of, position, part, pending in listed
         )
     except (TypeError, ValueError):
@@ -232,7 +232,7 @@ def _shares(listed: Any) -> tuple[Share, ...]:
         raise LoaderStateError("shares of a state cannot be this", expected=expected, found=listed) from None
 
 
-def _groups(pending: Any) -> tuple[tuple[Pending, ...], ...]:
+def _groups(pending: Any) -> tuple[tuple[PendingElement, ...], ...]:
     return tuple(tuple((int(place), int(part), int(used)) for place, part, used in group) for group in pending)
 
 

@@ -53,7 +53,7 @@ _LONGEST_WORD = 40  # with the key and the number, well under the 100 bytes of a
 
 
 @dataclass(frozen=True, slots=True)
-class SplitFacts:
+class SplitMetadata:
     """What the manifest says of a split beside its shards."""
 
     samples: int
@@ -74,7 +74,7 @@ def staging_folder(root: Path) -> Path:
 def describe_splits(root: Path, splits: Mapping[str, tuple[Sequence[ShardRecord], dict[str, str]]]) -> None:
     """Write the manifest: what is said of other splits stays. From now on these splits are there."""
     facts = {
-        name: msgspec.to_builtins(SplitFacts(sum(record.samples for record in records), features))
+        name: msgspec.to_builtins(SplitMetadata(sum(record.samples for record in records), features))
         for name, (records, features) in splits.items()
     }
     # A split without samples has no shards, and is there all the same: the metadata names it.
@@ -87,11 +87,11 @@ def describe_splits(root: Path, splits: Mapping[str, tuple[Sequence[ShardRecord]
     update_manifest(str(root), described)
 
 
-def facts_of(manifest: Manifest, root: str) -> dict[str, SplitFacts]:
+def facts_of(manifest: Manifest, root: str) -> dict[str, SplitMetadata]:
     """What the manifest says of each split; nothing where no PLAID dataset was written. Raises ManifestError."""
     said: Any = manifest.metadata.get(_METADATA, {})
     try:
-        return msgspec.convert(said, dict[str, SplitFacts])
+        return msgspec.convert(said, dict[str, SplitMetadata])
     except msgspec.ValidationError as error:
         raise ManifestError(
             "this is not the manifest of a PLAID dataset", found=error, shard=manifest_url(root)

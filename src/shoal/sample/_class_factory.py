@@ -17,13 +17,13 @@ import numpy as np
 
 from shoal import codec, schema
 from shoal.errors import CodecError, SchemaError
-from shoal.sample._converters import Manner, converter_of
 from shoal.sample._packable import packable
 from shoal.schema import Field, FieldType, Schema, schema_to_json, wire_kinds
 
 from ._annotations import keep_record, read_annotation, read_record
+from ._converters import ConversionOptions, converter_of
 from ._serializer import plan_of
-from ._stored_values import Misfit
+from ._stored_values import ValueMismatch
 
 __all__ = ["class_from_schema"]
 
@@ -93,7 +93,7 @@ def _restored(of: Schema, payload: bytes) -> Any:
 def _dataclass_field(field: Field, annotation: Any) -> Any:
     if field.default is None or field.default.json is None:
         return dataclasses.field()
-    convert = converter_of(read_annotation(annotation, _nested), plan_of, Manner(writable=True)).from_plain
+    convert = converter_of(read_annotation(annotation, _nested), plan_of, ConversionOptions(writable=True)).from_plain
     value = json.loads(field.default.json)
 
     def make() -> Any:
@@ -101,7 +101,7 @@ def _dataclass_field(field: Field, annotation: Any) -> Any:
 
     try:
         default = make()
-    except (Misfit, CodecError, ValueError, TypeError) as error:
+    except (ValueMismatch, CodecError, ValueError, TypeError) as error:
         expected, found = str(field.type), field.default.json
         raise SchemaError("a default does not fit", expected=expected, found=found, field=field.name) from error
     plain = isinstance(default, str | int | float | bytes | None)

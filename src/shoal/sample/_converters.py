@@ -20,7 +20,7 @@ from shoal.schema import FieldType, dtype_fits
 from ._annotations import Node
 from ._stored_values import (
     Encoded,
-    Misfit,
+    ValueMismatch,
     array_or_bytes,
     array_reader,
     array_writer,
@@ -32,7 +32,7 @@ from ._stored_values import (
     media_to_wire,
 )
 
-__all__ = ["Converter", "Manner", "any_to_wire", "converter_of", "revive"]
+__all__ = ["ConversionOptions", "Converter", "any_to_wire", "converter_of", "revive"]
 
 Convert: TypeAlias = Callable[[Any], Any]
 _Moment = TypeVar("_Moment", dt.datetime, dt.date, dt.time)
@@ -41,7 +41,7 @@ _Moment = TypeVar("_Moment", dt.datetime, dt.date, dt.time)
 # ----------------------------------------------------------------------------------------------------------- converters
 
 
-# They are built once per class. A value that does not fit raises `Misfit`, which collects its path on the way up; no
+# They are built once per class. A value that does not fit raises `ValueMismatch`, which collects its path on the way up; no
 # path is kept while all is well.
 @dataclass(frozen=True, slots=True)
 class Converter:
@@ -68,7 +68,7 @@ def leaf_converter(of: FieldType) -> Converter | None:
 
 
 def _refuse(value: Any, expected: str) -> typing.NoReturn:
-    raise Misfit(expected, found_type(value))
+    raise ValueMismatch(expected, found_type(value))
 
 
 def _text(value: Any) -> str:
@@ -78,7 +78,7 @@ def _text(value: Any) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise Misfit("str that UTF-8 can hold", ascii(text[:40])) from None
+        raise ValueMismatch("str that UTF-8 can hold", ascii(text[:40])) from None
     return text
 
 
@@ -87,7 +87,7 @@ def _integer(value: Any) -> int:
         _refuse(value, "int")
     number = int(value)
     if not -(2**63) <= number < 2**64:
-        raise Misfit("int from -2**63 to 2**64 - 1", str(number))
+        raise ValueMismatch("int from -2**63 to 2**64 - 1", str(number))
     return number
 
 
@@ -97,7 +97,7 @@ def _float(value: Any) -> float:
     try:
         return float(value)
     except OverflowError:
-        raise Misfit("float", "an int too large for one") from None
+        raise ValueMismatch("float", "an int too large for one") from None
 
 
 def _boolean(value: Any) -> bool:
@@ -134,7 +134,7 @@ def _moment(kind: type[_Moment], to_text: Convert) -> Convert:
         try:
             return kind.fromisoformat(value)
         except ValueError:
-            raise Misfit(f"{kind.__name__} in ISO 8601", repr(value[:40])) from None
+            raise ValueMismatch(f"{kind.__name__} in ISO 8601", repr(value[:40])) from None
 
     return from_plain
 
@@ -174,7 +174,7 @@ def _one_of(of: schema.LiteralType) -> Convert:
         try:
             return allowed[type(value), value]
         except (KeyError, TypeError):
-            raise Misfit(str(of), repr(value)[:80]) from None
+            raise ValueMismatch(str(of), repr(value)[:80]) from None
 
     return check
 
@@ -191,7 +191,7 @@ def _enum_converter(of: schema.EnumType, cls: type[enum.Enum]) -> Converter:
         try:
             return members[type(value), value]
         except (KeyError, TypeError):
-            raise Misfit(str(of), repr(value)[:80]) from None
+            raise ValueMismatch(str(of), repr(value)[:80]) from None
 
     native = len(set(of.kinds)) == 1 and of.kinds[0] in ("str", "int")
     return Converter(cls, to_wire, None, from_plain) if native else _by_any(to_wire, from_plain)
@@ -226,7 +226,7 @@ def _tuple_converter(of: schema.TupleType, items: tuple[Converter, ...]) -> Conv
             if not isinstance(value, list | tuple):
                 _refuse(value, str(of))
             if len(value) != len(converts):
-                raise Misfit(f"{of} of {len(converts)} items", f"{len(value)} items")
+                raise ValueMismatch(f"{of} of {len(converts)} items", f"{len(value)} items")
             # One call an item, so that `each` counts them for the path.
             return back(each(lambda pair: pair[0](pair[1]), [*zip(converts, value, strict=True)]))
 
@@ -286,7 +286,7 @@ class Plans(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class ConversionOptions:
     """How to convert: copy arrays as they are read; keep files undecoded; look into records for what does not fit."""
 
     writable: bool = False
@@ -294,7 +294,7 @@ class Manner:
     thorough: bool = False
 
 
-def converter_of(node: Node, plans: Plans, manner: Manner) -> Converter:
+def converter_of(node: Node, plans: Plans, manner: ConversionOptions) -> Converter:
     """The converter of a node."""
     of = node.type
     leaf = leaf_converter(of)
@@ -349,12 +349,12 @@ def _npy(array: Any, of: schema.Array) -> bytes:
     try:
         return encode_npy(array)
     except CodecError as error:
-        raise Misfit(f"{of} that .npy can hold", str(array.dtype)) from error
+        raise ValueMismatch(f"{of} that .npy can hold", str(array.dtype)) from error
 
 
 def _as_array(value: Any, of: schema.Array) -> Any:
     if not (isinstance(value, np.ndarray | np.generic) or hasattr(value, "detach") or hasattr(value, "__array__")):
-        raise Misfit(str(of), found_type(value))
+        raise ValueMismatch(str(of), found_type(value))
     return as_array(value)
 
 
@@ -364,7 +364,7 @@ def array_check(of: schema.Array) -> Convert:
 
     def check(array: Any) -> None:
         if not fits(array.dtype) or (shape is not None and not shape_fits(array.shape, shape)):
-            raise Misfit(str(of), found_type(array))
+            raise ValueMismatch(str(of), found_type(array))
 
     return check if of != schema.Array() else _same
 
@@ -378,7 +378,7 @@ def shape_fits(found: tuple[int, ...], wanted: tuple[int | str | None, ...]) -> 
     )
 
 
-def _media_converter(of: schema.Image | schema.Audio, manner: Manner) -> Converter:
+def _media_converter(of: schema.Image | schema.Audio, manner: ConversionOptions) -> Converter:
     decode = decode_media(of)
 
     def keep(data: Buffer) -> Encoded:
@@ -393,7 +393,7 @@ def _media_converter(of: schema.Image | schema.Audio, manner: Manner) -> Convert
 def _record_converter(cls: type, plan: RecordPlan, thorough: bool) -> Converter:
     def to_wire(value: Any) -> Any:
         if not isinstance(value, cls):
-            raise Misfit(cls.__name__, found_type(value))
+            raise ValueMismatch(cls.__name__, found_type(value))
         if thorough:
             plan.locate_write(value)
         return plan.to_map(value)
@@ -406,7 +406,7 @@ def _record_converter(cls: type, plan: RecordPlan, thorough: bool) -> Converter:
         if isinstance(value, cls):
             return value
         if not isinstance(value, Mapping):
-            raise Misfit(cls.__name__, found_type(value))
+            raise ValueMismatch(cls.__name__, found_type(value))
         return plan.from_mapping(value)
 
     return Converter(plan.wire, to_wire, from_wire if thorough else plan.build, from_plain)
@@ -431,11 +431,11 @@ def _union_converter(of: schema.UnionType, options: tuple[Converter, ...]) -> Co
             for convert in converts:
                 try:
                     return convert(value)
-                except Misfit as misfit:
+                except ValueMismatch as misfit:
                     inner = misfit if misfit.steps else inner
             if inner:  # the right kind of container, with something wrong inside
                 raise inner
-            raise Misfit(str(of), found_type(value))
+            raise ValueMismatch(str(of), found_type(value))
 
         return run
 
@@ -487,13 +487,13 @@ def _any_leaf(value: Any) -> Any:
     packed = getattr(value, "packed", None)
     if isinstance(packed, bytes):  # a packable in a field that does not say so
         return msgspec.Raw(packed)
-    raise Misfit("what MessagePack holds, or an array", found_type(value))
+    raise ValueMismatch("what MessagePack holds, or an array", found_type(value))
 
 
 def _any_key(key: Any) -> Any:
     if isinstance(key, str | int) and not isinstance(key, bool):
         return any_to_wire(key.value if isinstance(key, enum.Enum) else key)
-    raise Misfit("str or int as a key", found_type(key))
+    raise ValueMismatch("str or int as a key", found_type(key))
 
 
 def revive(value: Any) -> Any:

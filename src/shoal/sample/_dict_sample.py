@@ -13,7 +13,7 @@ from shoal.sample._converters import any_to_wire, revive
 
 from ._packable import same, unique_key
 from ._serializer import UNREADABLE
-from ._stored_values import Misfit, keyed, mismatch
+from ._stored_values import ValueMismatch, keyed, mismatch
 
 __all__ = ["DictSample"]
 
@@ -76,7 +76,7 @@ class DictSample(Mapping[str, Any]):
         """
         try:
             return _encode(keyed(_name, _to_wire, self._data))
-        except Misfit as misfit:
+        except ValueMismatch as misfit:
             raise mismatch(misfit, "a sample cannot be stored") from None
 
     @property
@@ -134,7 +134,7 @@ class DictSample(Mapping[str, Any]):
 def _name(name: Any) -> str:
     if isinstance(name, str):
         return name
-    raise Misfit("str as a field's name", type(name).__name__)
+    raise ValueMismatch("str as a field's name", type(name).__name__)
 
 
 def _to_wire(value: Any) -> Any:

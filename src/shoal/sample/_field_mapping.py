@@ -18,7 +18,7 @@ from shoal.schema import FieldType
 
 from ._annotations import Member, Record, read_record
 from ._serializer import Plan, plan_of
-from ._stored_values import Misfit, mismatch, rooted
+from ._stored_values import ValueMismatch, mismatch, rooted
 
 __all__ = ["Fields", "fields_needed", "from_fields", "keeps_fields", "partial_mapper", "partial_unpacker"]
 
@@ -98,7 +98,7 @@ def mapped(plan: Plan, sample: Mapping[str, Any]) -> Any:
             elif member.required:
                 raise _missing(member, sample, entries)
         return plan.from_mapping(found)
-    except Misfit as misfit:
+    except ValueMismatch as misfit:
         raise mismatch(misfit, f"a sample does not fit {plan.schema.name}").at(key=_key(sample)) from None
     except CodecError as error:
         raise rooted(error).at(key=_key(sample)) from None
@@ -238,7 +238,7 @@ def _item_type(of: FieldType) -> FieldType:
         return of.items
     if isinstance(of, schema.TupleType) and of.variadic:
         return of.items[0]
-    raise Misfit("a list, for a pattern that may match several fields", str(of))
+    raise ValueMismatch("a list, for a pattern that may match several fields", str(of))
 
 
 @lru_cache(maxsize=4096)

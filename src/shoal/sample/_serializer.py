@@ -17,18 +17,17 @@ from msgspec import UNSET
 
 from shoal.codec import Buffer
 from shoal.errors import CodecError, DecodeError, SchemaError, SchemaMismatchError, ShoalError
-from shoal.sample._converters import Manner, converter_of
 from shoal.schema import Schema
 
 from ._annotations import Member, Record, read_record
-from ._converters import Converter
-from ._stored_values import MediaField, Misfit, mismatch, placed, rooted
+from ._converters import ConversionOptions, Converter, converter_of
+from ._stored_values import MediaField, ValueMismatch, mismatch, placed, rooted
 
 __all__ = ["UNREADABLE", "Plan", "is_lazy", "plan_of", "stored"]
 
 _encode = msgspec.msgpack.Encoder().encode
 UNREADABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
-_FAILURES = (Misfit, CodecError, OverflowError, UnicodeEncodeError, TypeError)
+_FAILURES = (ValueMismatch, CodecError, OverflowError, UnicodeEncodeError, TypeError)
 _EXPECTED = re.compile(r"Expected (?P<expected>.+), got (?P<found>.+)")
 _MISSING = re.compile(r"Object missing required field `(?P<name>.+)`")
 
@@ -39,7 +38,7 @@ class Plan:
     Attributes:
         schema: What the class is.
         wire: The msgspec Struct that payloads are decoded to.
-        to_map: A sample to the map that is written, checked; raises `Misfit`.
+        to_map: A sample to the map that is written, checked; raises `ValueMismatch`.
         make: Values to a sample: the class, unless only some fields are read.
         build: A decoded wire Struct to a sample.
     """
@@ -57,7 +56,9 @@ class Plan:
         self.decode = msgspec.msgpack.Decoder(self.wire).decode
 
     def _converters(self, thorough: bool) -> tuple[Converter, ...]:
-        return tuple(_converter(member, self.cls, Manner(self.writable, thorough=thorough)) for member in self.members)
+        return tuple(
+            _converter(member, self.cls, ConversionOptions(self.writable, thorough=thorough)) for member in self.members
+        )
 
     def pack(self, sample: Any) -> bytes:
         """The bytes of a sample; raises SchemaMismatchError where it does not fit its class."""
@@ -76,11 +77,11 @@ class Plan:
             raise DecodeError("the sample is not MessagePack", found=error) from error
         try:
             return self.build(wire)
-        except (Misfit, CodecError) as error:
+        except (ValueMismatch, CodecError) as error:
             raise self._unread(wire, error) from error
 
     def from_mapping(self, data: Mapping[str, Any]) -> Any:
-        """A sample from values, or their plain forms, by field name; raises `Misfit`."""
+        """A sample from values, or their plain forms, by field name; raises `ValueMismatch`."""
         positional, keywords = [], {}
         for member, converter in zip(self.members, self.converters, strict=True):
             name = next((name for name in (member.name, *member.aliases) if name in data), None)
@@ -100,7 +101,7 @@ class Plan:
         """As `from_mapping`, with the error that users see."""
         try:
             return self.from_mapping(data)
-        except Misfit as misfit:
+        except ValueMismatch as misfit:
             raise mismatch(misfit, f"the data does not fit {self.schema.name}") from None
         except CodecError as error:
             raise rooted(error) from None
@@ -109,7 +110,7 @@ class Plan:
         """The error of a sample that cannot be packed: its fields one by one, until one does not fit."""
         try:
             self.locate_write(sample)
-        except Misfit as misfit:
+        except ValueMismatch as misfit:
             return mismatch(misfit, f"a sample does not fit {self.schema.name}")
         return error  # the class's own: a property that fails, say
 
@@ -117,7 +118,7 @@ class Plan:
         """The error of data that was decoded, but is not what the class says."""
         try:
             self.locate_read(wire)
-        except Misfit as misfit:
+        except ValueMismatch as misfit:
             return mismatch(misfit, f"the data does not fit {self.schema.name}")
         except CodecError as found:
             return rooted(found)
@@ -174,14 +175,14 @@ def is_lazy(cls: type, name: str) -> bool:
     return isinstance(next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), None), MediaField)
 
 
-def missing(member: Member) -> Misfit:
+def missing(member: Member) -> ValueMismatch:
     """The misfit of a field that must be there and is not."""
-    misfit = Misfit(str(member.node.type), "nothing")
+    misfit = ValueMismatch(str(member.node.type), "nothing")
     misfit.steps.append(f".{member.name}")
     return misfit
 
 
-def _converter(member: Member, cls: type, manner: Manner) -> Converter:
+def _converter(member: Member, cls: type, manner: ConversionOptions) -> Converter:
     try:
         return converter_of(member.node, plan_of, replace(manner, lazy=is_lazy(cls, member.name)))
     except SchemaError as error:

@@ -29,7 +29,7 @@ __all__ = [
     "NPY_MAGIC",
     "Encoded",
     "MediaField",
-    "Misfit",
+    "ValueMismatch",
     "array_or_bytes",
     "array_reader",
     "array_writer",
@@ -228,7 +228,9 @@ def media_to_wire(of: Image | Audio) -> Callable[[Any], Buffer]:
         try:
             return encode(of.format, value)
         except EncodeError as error:
-            raise Misfit(f"{of}: {error.expected}", f"{found_type(value)}: {error.found or error.problem}") from error
+            raise ValueMismatch(
+                f"{of}: {error.expected}", f"{found_type(value)}: {error.found or error.problem}"
+            ) from error
 
     return run
 
@@ -282,7 +284,7 @@ def _read_only(value: Any) -> None:
 # ------------------------------------------------------- misfit: a value that does not fit its type, and the path to it
 
 
-class Misfit(Exception):  # noqa: N818 - never leaves the package; `mismatch` makes an error of it
+class ValueMismatch(Exception):  # noqa: N818 - never leaves the package; `mismatch` makes an error of it
     """What was expected and what was found, with the steps that lead there, innermost first."""
 
     def __init__(self, expected: str, found: str) -> None:
@@ -303,7 +305,7 @@ def each(convert: Callable[[Any], Any], values: Iterable[Any]) -> list[Any]:
     """Every value converted; where one does not fit, its number is the step to it."""
     try:
         return [convert(value) for value in values]
-    except (Misfit, CodecError):
+    except (ValueMismatch, CodecError):
         for number, value in enumerate(values):  # again, and slower, to learn which
             placed(convert, value, f"[{number}]")
         raise
@@ -313,7 +315,7 @@ def keyed(key: Callable[[Any], Any], convert: Callable[[Any], Any], values: Mapp
     """Every key and value of a map converted; where one does not fit, its key is the step to it."""
     try:
         return {key(name): convert(value) for name, value in values.items()}
-    except (Misfit, CodecError):
+    except (ValueMismatch, CodecError):
         for name, value in values.items():
             placed(key, name, f"[{name!r}]")
             placed(convert, value, f"[{name!r}]")
@@ -324,7 +326,7 @@ def placed(convert: Callable[[Any], Any], value: Any, step: str) -> Any:
     """Convert, and note the step on what does not fit."""
     try:
         return convert(value)
-    except Misfit as misfit:
+    except ValueMismatch as misfit:
         misfit.steps.append(step)
         raise
     except CodecError as error:
@@ -338,7 +340,7 @@ def rooted(error: CodecError) -> CodecError:
     return error
 
 
-def mismatch(misfit: Misfit, problem: str) -> ShoalError:
+def mismatch(misfit: ValueMismatch, problem: str) -> ShoalError:
     """The error that users see."""
     path = "".join(reversed(misfit.steps)).lstrip(".")
     return SchemaMismatchError(problem, expected=misfit.expected, found=misfit.found, field=path or None)

@@ -11,10 +11,10 @@ is wrong.
 """
 
 from ._background_io import crc32
-from ._byte_reader import Cuts
+from ._byte_reader import ScatterSpec
 from ._compression import COMPRESSIONS, Compression, decompressed, reader_stream, sniff
-from ._copy import HeldShard, can_copy, copy_samples, hold_shard, sample_spans
-from ._discovery import SHARD_ENDINGS, Located, is_dataset_folder, locate_existing, locate_shards, shards_by_split
+from ._copy import CopySource, can_copy, copy_samples, open_copy_source, sample_spans
+from ._discovery import SHARD_ENDINGS, ShardList, is_dataset_folder, locate_existing, locate_shards, shards_by_split
 from ._foreign_formats import (
     WidsShard,
     check_wids,
@@ -25,7 +25,7 @@ from ._foreign_formats import (
     import_energon,
     import_wids,
 )
-from ._index import Blocks, Extents, IndexFacts, ShardIndex, damaged, load_index, save_index
+from ._index import Blocks, Extents, IndexMetadata, ShardIndex, damaged, load_index, save_index
 from ._index_build import build_index
 from ._journal import UnfinishedWrite, commit_staged, recover, staging_url, unfinished_writes
 from ._manifest import (
@@ -47,17 +47,17 @@ from ._manifest import (
     update_manifest,
 )
 from ._member_names import META_MEMBER, WEBDATASET_RULE, KeyRule, check_key, key_hint, split_name
-from ._memory_cache import Resident
+from ._memory_cache import ShardMemoryCache
 from ._metadata_columns import as_arrow
 from ._open_shards import cached_index_url, find_index, fitting_index, index_shard, index_url, open_shard
-from ._read_cost import Reads, foresee, foresee_held
+from ._read_cost import ReadCost, estimate_cached_reads, estimate_reads
 from ._shard import Decoders, RawField, Sample, Shard, join_raw
 from ._shard_file import EncodedSample, SampleEncoder, ShardFile, WrittenShard
-from ._shuffle_window import Foresight, SampleWindow
-from ._source import Pick, ShardRef, ShardSource, Source, checked_rows
+from ._shuffle_window import ReadSchedule, SampleWindow
+from ._source import FieldSelector, ShardRef, ShardSource, Source, checked_rows
 from ._stream import ErrorLog, ErrorPolicy, OnError, SampleStream, StreamOptions
 from ._tar_header import BLOCK
-from ._tar_scan import Chunk, Feed, Gap, ReaderFeed, ScanOptions, StreamFeed, SupportsRead, scan
+from ._tar_scan import Chunk, Feed, ReaderFeed, ScanOptions, StreamFeed, SupportsRead, UnreadableRange, scan
 from ._verify import Problem, ShardReport, VerifyOptions, verify_dataset, verify_shard, with_hashes
 from ._writer import ShardingService, ShardWriter, WriteOptions
 
@@ -70,36 +70,35 @@ __all__ = [
     "Blocks",
     "Chunk",
     "Compression",
-    "Cuts",
+    "CopySource",
     "Decoders",
     "EncodedSample",
     "ErrorLog",
     "ErrorPolicy",
     "Extents",
     "Feed",
-    "Foresight",
-    "Gap",
-    "HeldShard",
-    "IndexFacts",
+    "FieldSelector",
+    "IndexMetadata",
     "KeyRule",
-    "Located",
     "Manifest",
     "Member",
     "OnError",
-    "Pick",
     "Problem",
     "RawField",
+    "ReadCost",
+    "ReadSchedule",
     "ReaderFeed",
-    "Reads",
-    "Resident",
     "Sample",
     "SampleEncoder",
     "SampleStream",
     "SampleWindow",
     "ScanOptions",
+    "ScatterSpec",
     "Shard",
     "ShardFile",
     "ShardIndex",
+    "ShardList",
+    "ShardMemoryCache",
     "ShardRecord",
     "ShardRef",
     "ShardReport",
@@ -111,6 +110,7 @@ __all__ = [
     "StreamOptions",
     "SupportsRead",
     "UnfinishedWrite",
+    "UnreadableRange",
     "VerifyOptions",
     "WidsShard",
     "WriteOptions",
@@ -128,6 +128,8 @@ __all__ = [
     "damaged",
     "decompressed",
     "encode_manifest",
+    "estimate_cached_reads",
+    "estimate_reads",
     "export_dali_idx",
     "export_tar_idx",
     "export_wids",
@@ -135,9 +137,6 @@ __all__ = [
     "find_index",
     "find_split",
     "fitting_index",
-    "foresee",
-    "foresee_held",
-    "hold_shard",
     "import_dali",
     "import_energon",
     "import_wids",
@@ -154,6 +153,7 @@ __all__ = [
     "manifest_url",
     "members_of",
     "merge_shards",
+    "open_copy_source",
     "open_shard",
     "reader_stream",
     "record_of",

@@ -19,7 +19,7 @@ except ImportError:  # platforms without a wheel
     from zlib import crc32
 
 
-__all__ = ["Beside", "Started", "WriteBehind", "crc32", "keep_freed_memory"]
+__all__ = ["BackgroundThread", "PendingCall", "WriteBehindBuffer", "crc32", "keep_freed_memory"]
 
 T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview
@@ -28,7 +28,7 @@ _LARGEST_LIMIT = 31 << 20  # glibc lets freed allocations raise its limits up to
 
 
 @dataclass(frozen=True, slots=True)
-class Started(Generic[T]):
+class PendingCall(Generic[T]):
     """A call that is under way, in the process that started it."""
 
     future: Future[T]
@@ -40,13 +40,13 @@ class Started(Generic[T]):
         return self.process == os.getpid()
 
 
-class Beside:
+class BackgroundThread:
     """One thread, for calls that wait for the system and so leave the interpreter to others.
 
     There is no thread before the first call, and none once this is closed or nobody holds it any more.
 
     Example:
-        >>> beside = Beside()
+        >>> beside = BackgroundThread()
         >>> beside.start(bytes.upper, b"abc").future.result()
         b'ABC'
         >>> beside.close()
@@ -56,7 +56,7 @@ class Beside:
         self._pool: ThreadPoolExecutor | None = None
         self._process = 0
 
-    def start(self, call: Callable[..., T], *arguments: object) -> Started[T]:
+    def start(self, call: Callable[..., T], *arguments: object) -> PendingCall[T]:
         """Have this called; it is under way when this returns."""
         begun = threading.Lock()
         begun.acquire()
@@ -64,7 +64,7 @@ class Beside:
         # To begin, the thread needs the interpreter once, and gets it when the caller rests: by itself only after
         # milliseconds, when the caller would long have waited for what it asked for.
         begun.acquire()
-        return Started(future, self._process)
+        return PendingCall(future, self._process)
 
     def _own_pool(self) -> ThreadPoolExecutor:
         if self._pool is None or self._process != os.getpid():
@@ -83,7 +83,7 @@ def _begin(begun: threading.Lock, call: Callable[..., T], *arguments: object) ->
     return call(*arguments)
 
 
-class WriteBehind:
+class WriteBehindBuffer:
     """An object being written: a block is on its way while the caller makes the next.
 
     One at a time is, so memory stays at two blocks. A block belongs to the writer from ``write`` on. What goes wrong
@@ -93,8 +93,8 @@ class WriteBehind:
     def __init__(self, sink: ObjectWriter) -> None:
         self._sink = sink
         self._process = os.getpid()
-        self._beside = Beside()
-        self._pending: Started[None] | None = None
+        self._beside = BackgroundThread()
+        self._pending: PendingCall[None] | None = None
 
     def write(self, data: Buffer) -> None:
         """Take a block."""
@@ -109,7 +109,7 @@ class WriteBehind:
         if before is not None:
             before.future.result()
 
-    def _write_after(self, before: Started[None] | None, data: Buffer) -> None:
+    def _write_after(self, before: PendingCall[None] | None, data: Buffer) -> None:
         if before is not None:
             before.future.result()  # behind a block that is not there nothing may be written
         self._sink.write(data)

@@ -21,7 +21,7 @@ from ._background_io import crc32
 from ._compression import decompress_block
 from ._index import Blocks
 
-__all__ = ["CompressedBytes", "Cuts", "PlainBytes", "TarBytes", "read_cut"]
+__all__ = ["CompressedBytes", "PlainBytes", "ScatterSpec", "TarBytes", "read_cut"]
 
 Int64 = npt.NDArray[np.int64]
 
@@ -195,7 +195,7 @@ _LEAST_SHARE = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Cuts:
+class ScatterSpec:
     """How to cut a member: a gap that is kept, a part that is taken, a gap, a part, ..., and a gap at the end.
 
     Members of other sizes differ in one gap, ``varying``.
@@ -216,7 +216,7 @@ class Cuts:
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
+class ScatterResult:
     """What was kept of each member, ``data[starts[i] : starts[i] + sizes[i]]``, and the checksums of whole members."""
 
     data: bytes
@@ -229,13 +229,13 @@ def read_cut(
     data: TarBytes,
     offsets: Int64,
     sizes: Int64,
-    cuts: Cuts,
+    cuts: ScatterSpec,
     outs: Sequence[memoryview],
     places: Int64,
     *,
     checksums: bool,
     threads: int = 1,
-) -> Pieces:
+) -> ScatterResult:
     """Read members that lie at these offsets, in any order: what is taken of member ``i`` fills row ``places[i]``.
 
     ``outs`` are the rows of each part that is taken, one after the other. Up to ``threads`` read at once, where there
@@ -252,12 +252,12 @@ def read_cut(
 
     if not shares:
         crcs = fill(own_share)
-        return Pieces(bytes(scratch), starts, kept, crcs)
+        return ScatterResult(bytes(scratch), starts, kept, crcs)
     with ThreadPoolExecutor(len(shares)) as others:
         futures = [others.submit(fill, share) for share in shares]
         crcs = fill(own_share)
         crcs += (crc for future in futures for crc in future.result())
-    return Pieces(bytes(scratch), starts, kept, crcs)
+    return ScatterResult(bytes(scratch), starts, kept, crcs)
 
 
 def _shares(count: int, shares: int) -> list[slice]:
@@ -269,7 +269,7 @@ def _members(
     scratch: memoryview,
     starts: list[int],
     sizes: list[int],
-    cuts: Cuts,
+    cuts: ScatterSpec,
     outs: Sequence[memoryview],
     places: list[int],
 ) -> list[list[memoryview]]:

@@ -23,9 +23,9 @@ import pyarrow as pa
 from shoal.errors import HeaderError
 from shoal.store import store_for
 
-from ._background_io import WriteBehind, crc32
+from ._background_io import WriteBehindBuffer, crc32
 from ._byte_reader import PlainBytes
-from ._index import Extents, IndexFacts, LongExtents, ShardIndex, damaged
+from ._index import Extents, IndexMetadata, LongExtents, ShardIndex, damaged
 from ._index_build import MOST_WIDE_FIELDS, BlockCutter
 from ._manifest import field_totals
 from ._member_names import WEBDATASET_RULE
@@ -36,7 +36,7 @@ from ._source import ShardSource
 from ._tar_header import BLOCK, lay_out
 from ._tar_scan import Chunk, StreamFeed, scan
 
-__all__ = ["HeldShard", "can_copy", "copy_samples", "hold_shard", "sample_spans"]
+__all__ = ["CopySource", "can_copy", "copy_samples", "open_copy_source", "sample_spans"]
 
 Int64 = npt.NDArray[np.int64]
 _Piece = tuple[memoryview, Int64, Int64]
@@ -54,7 +54,7 @@ def copy_samples(
     source: ShardSource,
     numbers: Int64,
     *,
-    hold: Callable[[int], HeldShard] | None = None,
+    hold: Callable[[int], CopySource] | None = None,
     extra: Sequence[tuple[str, bytes]] = (),
     hashed: bool = False,
     durable: bool = False,
@@ -63,7 +63,7 @@ def copy_samples(
 ) -> WrittenShard | None:
     """Write the samples with these numbers as a shard at ``url``, in this order, byte by byte as they are.
 
-    ``hold`` gives what `hold_shard` gives of a shard, for callers who keep that. ``extra`` are members behind the
+    ``hold`` gives what `open_copy_source` gives of a shard, for callers who keep that. ``extra`` are members behind the
     samples that belong to none. None, and nothing written, where samples cannot be copied so: a source is of another
     kind (see `can_copy`), or a key would be there twice. Raises ChecksumError or HeaderError when a sample
     is damaged. ``tell`` is called with the samples and bytes of each part that is through.
@@ -233,7 +233,7 @@ class _Sink:
     """The new tar, and what is found out of it on the way."""
 
     def __init__(self, url: str, hashed: bool) -> None:
-        self._writer = WriteBehind(store_for(url).create(url))
+        self._writer = WriteBehindBuffer(store_for(url).create(url))
         self._hash = hashlib.sha256() if hashed else None
         self._size = 0
         self._head = b""
@@ -290,7 +290,7 @@ def join_indexes(picks: _Picks) -> ShardIndex | None:
     if len(fields) > MOST_WIDE_FIELDS:
         return None
     columns, dropped = _joined_columns(picks, fields)
-    return ShardIndex(IndexFacts(0, 0, dropped=dropped), keys, fields, columns, None)
+    return ShardIndex(IndexMetadata(0, 0, dropped=dropped), keys, fields, columns, None)
 
 
 def _joined_fields(picks: _Picks) -> dict[str, Extents]:
@@ -387,7 +387,7 @@ def can_copy(index: ShardIndex) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldShard:
+class CopySource:
     """What copying needs of a shard that is not open: its index, and where its samples are."""
 
     url: str
@@ -403,11 +403,11 @@ class HeldShard:
         return self.stops - self.starts
 
 
-def hold_shard(source: ShardSource, number: int) -> HeldShard:
+def open_copy_source(source: ShardSource, number: int) -> CopySource:
     """What copying needs of a shard of a source. To hold many costs little memory, and saves opening them again."""
     shard = source.shard(number)
     starts, stops = sample_spans(shard.index)
-    return HeldShard(shard.url, shard.index, starts, stops, can_copy(shard.index) and not _is_global(shard))
+    return CopySource(shard.url, shard.index, starts, stops, can_copy(shard.index) and not _is_global(shard))
 
 
 def _is_global(shard: Shard) -> bool:
@@ -421,17 +421,17 @@ def _is_global(shard: Shard) -> bool:
 class HeldShards:
     """The shards that are copied from: all of those that were met are held, the last few are open."""
 
-    def __init__(self, source: ShardSource, hold: Callable[[int], HeldShard] | None = None) -> None:
+    def __init__(self, source: ShardSource, hold: Callable[[int], CopySource] | None = None) -> None:
         self.source = source
         self._hold = hold
-        self._held: dict[int, HeldShard] = {}
+        self._held: dict[int, CopySource] = {}
         self._open: OrderedDict[int, Shard] = OrderedDict()
 
-    def held(self, number: int) -> HeldShard:
+    def held(self, number: int) -> CopySource:
         """What is kept of a shard."""
         found = self._held.get(number)
         if found is None:
-            found = hold_shard(self.source, number) if self._hold is None else self._hold(number)
+            found = open_copy_source(self.source, number) if self._hold is None else self._hold(number)
             self._held[number] = found
         return found
 

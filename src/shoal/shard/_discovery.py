@@ -27,7 +27,7 @@ from ._source import ShardRef
 
 __all__ = [
     "SHARD_ENDINGS",
-    "Located",
+    "ShardList",
     "is_dataset_folder",
     "locate_existing",
     "locate_shards",
@@ -44,7 +44,7 @@ PathLike = str | os.PathLike[str]
 
 
 @dataclass(frozen=True, slots=True)
-class Located:
+class ShardList:
     """Shards in order, and the manifest that named them."""
 
     shards: tuple[ShardRef, ...]
@@ -52,7 +52,7 @@ class Located:
     root: str | None = None
 
 
-def locate_shards(path: PathLike | Iterable[PathLike], split: str | None = None) -> Located:
+def locate_shards(path: PathLike | Iterable[PathLike], split: str | None = None) -> ShardList:
     """The shards that ``path`` names: a tar, a pattern, a list, a folder, or a manifest.
 
     A folder with a manifest is what the manifest says, other tars in it are not looked at; one without is every tar
@@ -67,7 +67,7 @@ def locate_shards(path: PathLike | Iterable[PathLike], split: str | None = None)
             return _folder(text.rstrip("/") if _is_http(text) else text, split)
         path = text
     urls = expand_pattern(path)
-    return Located(tuple(ShardRef(url) for url in _of_split(urls, split)))
+    return ShardList(tuple(ShardRef(url) for url in _of_split(urls, split)))
 
 
 def is_dataset_folder(url: str) -> bool:
@@ -88,7 +88,7 @@ def _is_http(url: str) -> bool:
     return scheme_of(url) in ("http", "https")
 
 
-def locate_existing(path: PathLike | Iterable[PathLike], split: str | None = None) -> Located:
+def locate_existing(path: PathLike | Iterable[PathLike], split: str | None = None) -> ShardList:
     """The same, and ObjectNotFoundError also where every one of the named files is missing: so it was a wrong name.
 
     A manifest names its shards itself; they may all be missing, and are still the dataset's.
@@ -117,7 +117,7 @@ def _missing(url: str) -> ObjectNotFoundError | None:
     return None
 
 
-def _folder(root: str, split: str | None) -> Located:
+def _folder(root: str, split: str | None) -> ShardList:
     recover(root)
     manifest = load_manifest(root)
     if manifest is None and is_unfinished(root):
@@ -127,9 +127,9 @@ def _folder(root: str, split: str | None) -> Located:
             hint="run its writer again with resume=True, or name the shards that are there: '*.tar'",
         )
     if manifest is None:
-        return Located(tuple(ShardRef(url) for url in _of_split(tars_below(root), split, root)), None, root)
+        return ShardList(tuple(ShardRef(url) for url in _of_split(tars_below(root), split, root)), None, root)
     records = manifest.shards if split is None else manifest.splits[find_split(split, manifest.splits)]
-    return Located(tuple(_ref(root, record, manifest) for record in records), manifest, root)
+    return ShardList(tuple(_ref(root, record, manifest) for record in records), manifest, root)
 
 
 def _ref(root: str, record: ShardRecord, manifest: Manifest) -> ShardRef:

@@ -24,7 +24,7 @@ from shoal.errors import ShardIndexError, StaleIndexError, WriteError
 from shoal.store import ObjectReader, join_url, local_path, parent_url, relative_url, scheme_of, store_for
 
 from ._background_io import crc32
-from ._foreign_index import SCAN_INSTEAD, Claim, Tar, Walked, import_claim, known_members, walk
+from ._foreign_index import SCAN_INSTEAD, ForeignIndex, Tar, Walked, import_claim, known_members, walk
 from ._index import ShardIndex
 from ._index_build import MemberColumns
 from ._member_names import WEBDATASET_RULE, Grouper, KeyRule
@@ -267,7 +267,7 @@ def _from_bounds(bounds: Int64, tar: Tar) -> ShardIndex:
         at = int((actual != bounds).argmax())
         what = f"sample {at}" if at < len(first) else "the end"
         raise _stale("other samples than the index says", f"{what} at {bounds[at]}", f"at {actual[at]}", tar)
-    return import_claim(Claim(walked.names, samples, walked.offsets, walked.sizes), tar)
+    return import_claim(ForeignIndex(walked.names, samples, walked.offsets, walked.sizes), tar)
 
 
 def _stale(problem: str, expected: str, found: str, tar: Tar) -> StaleIndexError:
@@ -358,7 +358,7 @@ def _has_parts(connection: sqlite3.Connection) -> bool:
     return connection.execute(query).fetchone() is not None
 
 
-def _parts(connection: sqlite3.Connection, number: int, keys: list[str], tar: Tar) -> Claim:
+def _parts(connection: sqlite3.Connection, number: int, keys: list[str], tar: Tar) -> ForeignIndex:
     query = "SELECT sample_index, part_name, content_byte_offset, content_byte_size FROM sample_parts"
     rows = connection.execute(f"{query} WHERE tar_file_id = ? ORDER BY sample_index, content_byte_offset", (number,))
     parts = msgspec.convert(rows.fetchall(), list[tuple[int, str, _Place, _Place]])
@@ -368,10 +368,10 @@ def _parts(connection: sqlite3.Connection, number: int, keys: list[str], tar: Ta
         problem = "the Energon database is not whole"
         raise ShardIndexError(problem, expected=expected, found=found, shard=tar.url, hint=SCAN_INSTEAD)
     names = [f"{keys[sample]}.{part}" for sample, part, _, _ in parts]
-    return Claim(names, samples, *(np.array([part[at] for part in parts], np.int64) for at in (2, 3)))
+    return ForeignIndex(names, samples, *(np.array([part[at] for part in parts], np.int64) for at in (2, 3)))
 
 
-def _check_inside(claim: Claim, bounds: Int64, tar: Tar) -> None:
+def _check_inside(claim: ForeignIndex, bounds: Int64, tar: Tar) -> None:
     """A member lies inside its sample, as the other table has it."""
     outside = (claim.offsets < bounds[claim.samples, 0]) | (claim.offsets > bounds[claim.samples, 1] - claim.sizes)
     if outside.any():
@@ -479,7 +479,7 @@ def import_dali(idx_url: str, shard_url: str, reader: ObjectReader, rule: KeyRul
     else:
         names = [_decoded(part, tar) for part in components]
     try:
-        return import_claim(Claim(names, _column(components, "line"), offsets, sizes), tar)
+        return import_claim(ForeignIndex(names, _column(components, "line"), offsets, sizes), tar)
     except StaleIndexError as error:
         if reader.read(156, 157) == b"x":
             error.hint = f"DALI's wds2idx misplaces members that have PAX headers; {SCAN_INSTEAD}"

@@ -18,14 +18,14 @@ from shoal.errors import ShardIndexError, ShoalError, StaleIndexError, TarError
 from shoal.store import ObjectReader
 
 from ._background_io import crc32
-from ._index import Extents, IndexFacts, LongExtents, ShardIndex
+from ._index import Extents, IndexMetadata, LongExtents, ShardIndex
 from ._index_build import MemberColumns, assemble
 from ._member_names import WEBDATASET_RULE, Grouper, KeyRule, split_name
 from ._metadata_columns import ColumnCollector, extractor_for
 from ._tar_header import BLOCK, REGULAR, padded, parse_header
-from ._tar_scan import Chunk, Feed, Gap, ReaderFeed, ScanOptions, scan
+from ._tar_scan import Chunk, Feed, ReaderFeed, ScanOptions, UnreadableRange, scan
 
-__all__ = ["SCAN_INSTEAD", "Claim", "Tar", "Walked", "import_claim", "known_members", "walk"]
+__all__ = ["SCAN_INSTEAD", "ForeignIndex", "Tar", "Walked", "import_claim", "known_members", "walk"]
 
 SCAN_INSTEAD = "index the tar itself: `shoal index`"
 
@@ -49,7 +49,7 @@ class Tar:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class ForeignIndex:
     """What a foreign index says: its members, in its order, and the number of the sample each belongs to."""
 
     names: list[str]
@@ -71,7 +71,7 @@ class Walked:
     """Where the members end: the place of the end marker."""
 
 
-def import_claim(claim: Claim, tar: Tar) -> ShardIndex:
+def import_claim(claim: ForeignIndex, tar: Tar) -> ShardIndex:
     """Check a claim against its tar and make it an index.
 
     Raises ShardIndexError when the claim is impossible, StaleIndexError when it is about other bytes than the tar's.
@@ -85,7 +85,7 @@ def import_claim(claim: Claim, tar: Tar) -> ShardIndex:
         raise error.at(shard=tar.url) from error.__cause__
 
 
-def _assembled(claim: Claim, tar: Tar) -> ShardIndex:
+def _assembled(claim: ForeignIndex, tar: Tar) -> ShardIndex:
     skipped: Counter[str] = Counter()
     grouper = Grouper(tar.rule, skipped)
     grouped = grouper.add(claim.names)
@@ -98,10 +98,10 @@ def _assembled(claim: Claim, tar: Tar) -> ShardIndex:
     return _without_crcs(index)
 
 
-def _facts(tar: Tar, skipped: Counter[str], names: list[str]) -> IndexFacts:
+def _facts(tar: Tar, skipped: Counter[str], names: list[str]) -> IndexMetadata:
     counted = {reason: count for reason, count in skipped.items() if count}
     dropped = {name: _UNREAD for name in names if extractor_for(name) is not None}
-    return IndexFacts(tar.reader.info.size, crc32(tar.reader.read(0, BLOCK)), tar.rule, None, counted, dropped)
+    return IndexMetadata(tar.reader.info.size, crc32(tar.reader.read(0, BLOCK)), tar.rule, None, counted, dropped)
 
 
 def _without_crcs(index: ShardIndex) -> ShardIndex:
@@ -117,7 +117,7 @@ def _without_crcs(index: ShardIndex) -> ShardIndex:
 # ---------------------------------------------------------------------------------------------------------- the checks
 
 
-def _check_places(claim: Claim, tar: Tar) -> None:
+def _check_places(claim: ForeignIndex, tar: Tar) -> None:
     """Every member stands behind a header, inside the file, and on no other member's bytes."""
     size = tar.reader.info.size
     impossible = (claim.offsets < BLOCK) | (claim.offsets % BLOCK != 0) | (claim.sizes < 0)
@@ -137,7 +137,7 @@ def _check_places(claim: Claim, tar: Tar) -> None:
 
 
 def _misfit(
-    kind: type[ShardIndexError], problem: str, claim: Claim, at: int, expected: str | None = None
+    kind: type[ShardIndexError], problem: str, claim: ForeignIndex, at: int, expected: str | None = None
 ) -> ShardIndexError:
     offset, size = int(claim.offsets[at]), int(claim.sizes[at])
     found = f"{claim.names[at]} with {size} bytes"
@@ -148,7 +148,7 @@ def _padded(sizes: Int64) -> Int64:
     return (sizes + BLOCK - 1) // BLOCK * BLOCK
 
 
-def _check_ends(claim: Claim, tar: Tar) -> None:
+def _check_ends(claim: ForeignIndex, tar: Tar) -> None:
     """The tar's first sample is the claim's first, and none follows the claim's last."""
     first = next(_sample_members(ReaderFeed(tar.reader), 0, tar.rule), None)
     claimed = next(_claimed_members(claim, tar.rule), None)
@@ -172,7 +172,7 @@ class _Member:
         return f"{self.key}.{self.field} with {self.size} bytes at {self.offset}"
 
 
-def _claimed_members(claim: Claim, rule: KeyRule) -> Iterator[_Member]:
+def _claimed_members(claim: ForeignIndex, rule: KeyRule) -> Iterator[_Member]:
     """The claim's members that belong to a sample, in the archive's order."""
     for at in np.argsort(claim.offsets, kind="stable").tolist():
         pair = _pair(claim.names[at], rule)
@@ -219,12 +219,12 @@ class _RestFeed:
 _MARKER = bytes(2 * BLOCK)
 
 
-def _chunks(scanned: Iterator[Chunk | Gap]) -> Iterator[Chunk]:
+def _chunks(scanned: Iterator[Chunk | UnreadableRange]) -> Iterator[Chunk]:
     """Without ``on_damage``, a scan gives no gaps."""
     return (part for part in scanned if isinstance(part, Chunk))
 
 
-def _check_spread(claim: Claim, tar: Tar) -> None:
+def _check_spread(claim: ForeignIndex, tar: Tar) -> None:
     """Some members, the last among them, have a header of their size before them."""
     last = len(claim.names) - 1
     for at in sorted({last * part // _SPREAD for part in range(_SPREAD + 1)} if last >= 0 else ()):

@@ -29,7 +29,7 @@ __all__ = [
     "Blocks",
     "Edges",
     "Extents",
-    "IndexFacts",
+    "IndexMetadata",
     "KnownIndex",
     "LongExtents",
     "ShardIndex",
@@ -95,7 +95,7 @@ class Blocks:
 
 
 @dataclass(frozen=True, slots=True)
-class IndexFacts:
+class IndexMetadata:
     """What is true of the whole shard."""
 
     size: int
@@ -117,7 +117,7 @@ class ShardIndex:
     ``fields`` maps each field to its extents, in the order in which the fields first appear.
     """
 
-    facts: IndexFacts
+    facts: IndexMetadata
     keys: pa.StringArray
     fields: Mapping[str, Extents]
     columns: dict[str, pa.Array]
@@ -315,7 +315,9 @@ def _decode(batch: pa.RecordBatch, facts: dict[str, Any]) -> ShardIndex:
     parts, is_long = parts_of(batch.schema), _LONG in metadata
     extents = _decode_long(metadata[_LONG], names, batch.num_rows) if is_long else _decode_wide(batch, names, parts)
     columns = {name: batch.column(at) for name, at in parts.columns.items()}
-    return ShardIndex(IndexFacts(**facts), batch.column(0), extents, columns, _decode_blocks(metadata, batch.num_rows))
+    return ShardIndex(
+        IndexMetadata(**facts), batch.column(0), extents, columns, _decode_blocks(metadata, batch.num_rows)
+    )
 
 
 def _decode_wide(batch: pa.RecordBatch, names: list[str], parts: IndexParts) -> dict[str, Extents]:

@@ -14,10 +14,10 @@ import numpy.typing as npt
 from shoal.errors import DuplicateFieldError, ShoalError, TruncatedError
 
 from ._background_io import crc32, keep_freed_memory
-from ._index import Blocks, Extents, IndexFacts, LongExtents, ShardIndex
+from ._index import Blocks, Extents, IndexMetadata, LongExtents, ShardIndex
 from ._member_names import WEBDATASET_RULE, Grouped, Grouper, KeyRule
 from ._metadata_columns import LARGEST_SOURCE, Buffer, ColumnCollector, extractor_for, largest_source, text_array
-from ._tar_scan import Chunk, Feed, Gap, ScanOptions, scan
+from ._tar_scan import Chunk, Feed, ScanOptions, UnreadableRange, scan
 
 __all__ = [
     "BLOCK_BYTES",
@@ -41,7 +41,7 @@ MOST_WIDE_FIELDS = 256
 """Beyond this many distinct fields a column each would be mostly zeros: the long layout takes over."""
 
 
-def build_index(feed: Feed, facts: IndexFacts, url: str) -> ShardIndex:
+def build_index(feed: Feed, facts: IndexMetadata, url: str) -> ShardIndex:
     """Scan an archive and index it: members, checksums and metadata columns.
 
     Memory stays at a few chunks plus the index itself. Raises a TarError, with the shard's URL, where it is damaged.
@@ -51,7 +51,7 @@ def build_index(feed: Feed, facts: IndexFacts, url: str) -> ShardIndex:
     options = ScanOptions(chunk_bytes=_CHUNK_BYTES, large_bytes=_LARGE, encoding=facts.rule.encoding)
     try:
         for chunk in scan(feed, options, skipped=builder.skipped):
-            assert not isinstance(chunk, Gap)  # noqa: S101 - a gap needs on_damage, which is not given
+            assert not isinstance(chunk, UnreadableRange)  # noqa: S101 - a gap needs on_damage, which is not given
             builder.add(chunk)
         return builder.finish(facts, url)
     except ShoalError as error:
@@ -176,13 +176,13 @@ class _Builder:
             if extractor_for(name) is not None:
                 self._collector.drop(name, f"a member over {LARGEST_SOURCE} bytes")
 
-    def finish(self, facts: IndexFacts, url: str) -> ShardIndex:
+    def finish(self, facts: IndexMetadata, url: str) -> ShardIndex:
         keys, names = self._grouper.keys, list(self._grouper.fields)
         members = joined(self._parts)
         blocks = self._cutter.finish(len(keys)) if self._neighbours else None
         counted = {reason: count for reason, count in self.skipped.items() if count}
         dropped = self._collector.dropped
-        facts = IndexFacts(facts.size, facts.head_crc, facts.rule, facts.compression, counted, dropped)
+        facts = IndexMetadata(facts.size, facts.head_crc, facts.rule, facts.compression, counted, dropped)
         return assemble(facts, keys, names, members, self._collector, blocks, url)
 
 
@@ -214,7 +214,7 @@ def joined(parts: Sequence[MemberColumns]) -> MemberColumns:
 
 
 def assemble(
-    facts: IndexFacts,
+    facts: IndexMetadata,
     keys: list[str],
     names: list[str],
     members: MemberColumns,
@@ -327,7 +327,7 @@ class MemberLog:
         np.add.at(sizes, members.fields, members.sizes)
         return dict(zip(self.fields, zip(counts, sizes.tolist(), strict=True), strict=True))
 
-    def finish(self, facts: IndexFacts, blocks: Blocks) -> ShardIndex:
+    def finish(self, facts: IndexMetadata, blocks: Blocks) -> ShardIndex:
         """The index of all members noted."""
         facts = replace(facts, dropped=self._collector.dropped)
         return assemble(facts, self.keys, list(self.fields), joined(self._parts), self._collector, blocks)

@@ -24,7 +24,7 @@ from ._open_shards import most_open
 from ._shard import RawField, Shard
 from ._source import ShardSource
 
-__all__ = ["Resident"]
+__all__ = ["ShardMemoryCache"]
 
 Int64 = npt.NDArray[np.int64]
 
@@ -46,7 +46,7 @@ class _Part:
     it."""
 
 
-class Resident:
+class ShardMemoryCache:
     """The bytes of a source's shards in memory, filled as samples are asked for. Threads may share it.
 
     A call reads what of its samples is not there: a few blocks as wholes, which then stay, the others by themselves.
@@ -55,11 +55,11 @@ class Resident:
 
     Example:
         >>> import numpy as np, shoal
-        >>> from shoal.shard import Resident
+        >>> from shoal.shard import ShardMemoryCache
         >>> with shoal.ShardWriter("memory://doc/resident/train-%06d.tar") as writer:
         ...     for number in range(10):
         ...         writer.write({"__key__": f"k{number}", "cls": number})
-        >>> resident = Resident.over(shoal.Dataset("memory://doc/resident").source, most_bytes=1 << 20)
+        >>> resident = ShardMemoryCache.over(shoal.Dataset("memory://doc/resident").source, most_bytes=1 << 20)
         >>> resident.columns(np.array([7, 2]), ["cls"])["cls"]
         [b'7', b'2']
     """
@@ -80,7 +80,7 @@ class Resident:
         self._lock = threading.Lock()
 
     @classmethod
-    def over(cls, source: ShardSource, most_bytes: int) -> Resident | None:
+    def over(cls, source: ShardSource, most_bytes: int) -> ShardMemoryCache | None:
         """All shards of a source; None where they take more memory, or do not all have the same fields in blocks."""
         if not source.shards or len(source.shards) > most_open():
             return None

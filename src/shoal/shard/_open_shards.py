@@ -14,9 +14,9 @@ from collections.abc import Callable
 
 from shoal.errors import ObjectNotFoundError, ShardIndexError, ShoalWarning, StoreError
 from shoal.store import (
-    FarReader,
-    HeldReader,
     ObjectReader,
+    PrefetchedReader,
+    RemoteReader,
     base_name,
     cache_dir,
     cached_reader,
@@ -31,7 +31,7 @@ from shoal.store import (
 from ._background_io import crc32
 from ._byte_reader import CompressedBytes, PlainBytes, TarBytes
 from ._compression import sniff, unpacked_cache
-from ._index import IndexFacts, KnownIndex, ShardIndex, load_index, save_index
+from ._index import IndexMetadata, KnownIndex, ShardIndex, load_index, save_index
 from ._index_build import build_index
 from ._member_names import WEBDATASET_RULE, KeyRule
 from ._shard import Shard
@@ -176,7 +176,7 @@ def _check_fits(index: ShardIndex, reader: ObjectReader) -> None:
 
 
 def _opened(url: str, index: ShardIndex, reader: ObjectReader, verify: bool) -> Shard:
-    far = HeldReader(reader) if isinstance(reader, FarReader) else None
+    far = PrefetchedReader(reader) if isinstance(reader, RemoteReader) else None
     data = _bytes(reader if far is None else far, index)
     is_packed = index.facts.compression is not None and isinstance(data, PlainBytes)  # read from where it was unpacked
     known = KnownIndex(reader.info, index)
@@ -230,7 +230,7 @@ def index_shard(reader: ObjectReader, rule: KeyRule = WEBDATASET_RULE) -> ShardI
     A compressed one is unpacked into the cache, since a foreign stream cannot be entered in the middle.
     """
     head = reader.read(0, BLOCK)
-    facts = IndexFacts(reader.info.size, crc32(head), rule, sniff(head))
+    facts = IndexMetadata(reader.info.size, crc32(head), rule, sniff(head))
     if facts.compression is None:
         return build_index(ReaderFeed(reader), facts, reader.info.url)
     path = unpacked_cache(reader, facts.compression, cache_dir())

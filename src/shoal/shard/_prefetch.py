@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.errors import ShoalError, StaleIndexError, TarError
-from shoal.store import HeldReader, PulledReader, is_far, submit
+from shoal.store import PrefetchedReader, StreamingReader, is_remote, submit
 
 from ._background_io import crc32
 from ._index import Blocks, Edges, LongExtents, ShardIndex, edges_from
@@ -35,10 +35,10 @@ from ._stream import ErrorLog, salvaged_runs, streamed_runs
 if TYPE_CHECKING:
     from ._source import ShardSource
 
-__all__ = ["Ahead", "PiecedBlocks", "Task", "stream_raw", "stream_samples"]
+__all__ = ["PiecedBlocks", "Prefetcher", "Task", "stream_raw", "stream_samples"]
 
 T = TypeVar("T")
-_Begin = Callable[[Shard, Sequence[str] | None], Callable[[PulledReader, int, int], T]]
+_Begin = Callable[[Shard, Sequence[str] | None], Callable[[StreamingReader, int, int], T]]
 """Gives what makes something of these fields of the spans of a shard, whose bytes come through the reader."""
 R = TypeVar("R")
 _Pieces = Sequence[tuple[int, bytes]]
@@ -80,7 +80,7 @@ class Task(Protocol):
         ...
 
 
-class Ahead:
+class Prefetcher:
     """Runs the tasks of ``coming``, in its order, at most ``at_once`` at a time and ``most_bytes`` held.
 
     ``coming`` is asked on another thread, one call at a time, and may itself make requests: to open the next shard. It
@@ -266,7 +266,7 @@ def stream_samples(
     source: ShardSource, fields: Sequence[str] | None, decoders: Decoders, log: ErrorLog
 ) -> Iterator[list[Sample]]:
     """Block by block. A far shard that nobody has indexed is read as it comes."""
-    with SpansAhead(_wants(source, fields, _samples_pulled)) as ahead:
+    with OrderedPrefetcher(_wants(source, fields, _samples_pulled)) as ahead:
         for number, ref in enumerate(source.shards):
             try:
                 shard = source.indexed(number)
@@ -288,7 +288,7 @@ def stream_raw(source: ShardSource, field: str) -> Iterator[RawField]:
     wants = _wants(
         source, [field], lambda shard, _: lambda reader, start, stop: shard.over(reader).raw_span(start, stop, field)
     )
-    with SpansAhead(wants) as ahead:
+    with OrderedPrefetcher(wants) as ahead:
         for number in range(len(source.shards)):
             shard = source.shard(number)
             for start, stop in shard.spans([field]):
@@ -296,23 +296,23 @@ def stream_raw(source: ShardSource, field: str) -> Iterator[RawField]:
                 yield shard.raw_span(start, stop, field) if made is None else made
 
 
-def _samples_pulled(shard: Shard, fields: Sequence[str] | None) -> Callable[[PulledReader, int, int], list[Sample]]:
+def _samples_pulled(shard: Shard, fields: Sequence[str] | None) -> Callable[[StreamingReader, int, int], list[Sample]]:
     whole = fields is None or set(fields) >= set(shard.index.fields)
     blocks = PiecedBlocks(shard) if whole else None
 
-    def read(reader: PulledReader, start: int, stop: int) -> list[Sample]:
+    def read(reader: StreamingReader, start: int, stop: int) -> list[Sample]:
         made = blocks.read(reader, start, stop) if blocks is not None else None
         return shard.over(reader).read_span(start, stop, fields) if made is None else made
 
     return read
 
 
-def _wants(source: ShardSource, fields: Sequence[str] | None, begin: _Begin[T]) -> Iterator[Want[T]] | None:
+def _wants(source: ShardSource, fields: Sequence[str] | None, begin: _Begin[T]) -> Iterator[ShardReadRequest[T]] | None:
     """What is read ahead; None where no shard is far."""
-    return _far_wants(source, fields, begin) if any(is_far(ref.url) for ref in source.shards) else None
+    return _far_wants(source, fields, begin) if any(is_remote(ref.url) for ref in source.shards) else None
 
 
-def _far_wants(source: ShardSource, fields: Sequence[str] | None, begin: _Begin[T]) -> Iterator[Want[T]]:
+def _far_wants(source: ShardSource, fields: Sequence[str] | None, begin: _Begin[T]) -> Iterator[ShardReadRequest[T]]:
     for number in range(len(source.shards)):
         try:
             if source.is_foreign(number):
@@ -321,11 +321,11 @@ def _far_wants(source: ShardSource, fields: Sequence[str] | None, begin: _Begin[
             wanted = source.wanted_fields(number, fields)
         except ShoalError:  # who reads it says so
             continue
-        yield Want(number, shard, wanted, functools.partial(begin, shard, wanted))
+        yield ShardReadRequest(number, shard, wanted, functools.partial(begin, shard, wanted))
 
 
 def _span(  # a call, so that no name keeps samples that were handed out while the next are read
-    ahead: SpansAhead[list[Sample]],
+    ahead: OrderedPrefetcher[list[Sample]],
     number: int,
     shard: Shard,
     start: int,
@@ -403,13 +403,13 @@ class _Line:
 
 
 @dataclass(frozen=True)
-class Want(Generic[R]):
+class ShardReadRequest(Generic[R]):
     """A shard to be read in order, and how its spans are."""
 
     number: int
     shard: Shard
     fields: Sequence[str] | None
-    begin: Callable[[], Callable[[PulledReader, int, int], R]]
+    begin: Callable[[], Callable[[StreamingReader, int, int], R]]
     """Gives what reads the spans of one part, which are asked for in order."""
 
 
@@ -417,7 +417,13 @@ class _Part(Generic[R]):
     """The spans of one shard that end in what one request brings."""
 
     def __init__(
-        self, want: Want[R], far: HeldReader, name: int, spans: Sequence[tuple[int, int]], part: SpanPart, line: _Line
+        self,
+        want: ShardReadRequest[R],
+        far: PrefetchedReader,
+        name: int,
+        spans: Sequence[tuple[int, int]],
+        part: SpanPart,
+        line: _Line,
     ) -> None:
         self.name = (want.number, name)
         self.size = sum(stop - start for start, stop in part.ranges)
@@ -461,7 +467,7 @@ class _Part(Generic[R]):
 
     def _read_all(self) -> None:
         part = self._part
-        with contextlib.closing(PulledReader(self._far, part.ranges)) as reader:
+        with contextlib.closing(StreamingReader(self._far, part.ranges)) as reader:
             if self._is_split:
                 self._keep_head(reader.pieces(part.ranges[0][0], part.head))
             for start, stop in self._spans[self._is_split :]:
@@ -502,7 +508,7 @@ class _Part(Generic[R]):
         """The first span, of what the part before had left over and what came first here."""
         held = (pieces[0][0], [piece for _, piece in pieces])
         try:
-            return self._read(PulledReader(self._far, (), held), *self._spans[0])
+            return self._read(StreamingReader(self._far, (), held), *self._spans[0])
         except ShoalError:
             return None  # as above
 
@@ -521,12 +527,12 @@ class _Part(Generic[R]):
             self._changed.notify_all()
 
 
-class SpansAhead(Generic[R]):
+class OrderedPrefetcher(Generic[R]):
     """What was made of the spans of shards before it is asked for; nothing at all where no shard is far."""
 
-    def __init__(self, wants: Iterator[Want[R]] | None) -> None:
+    def __init__(self, wants: Iterator[ShardReadRequest[R]] | None) -> None:
         self._line = _Line()
-        self._ahead = None if wants is None else Ahead(_tasks(wants, self._line))
+        self._ahead = None if wants is None else Prefetcher(_tasks(wants, self._line))
         self._part: _Part[R] | None = None
         self._before: _Pieces = ()
         """What the part before had left over."""
@@ -570,7 +576,7 @@ def _is_before(one: object, name: tuple[int, int]) -> bool:
     return isinstance(one, tuple) and one < name
 
 
-def _tasks(wants: Iterator[Want[R]], line: _Line) -> Iterator[Task]:
+def _tasks(wants: Iterator[ShardReadRequest[R]], line: _Line) -> Iterator[Task]:
     for want in wants:
         far = want.shard.far
         if far is not None:
@@ -619,7 +625,7 @@ class PiecedBlocks:
     def _sparse(self) -> tuple[bool, ...]:
         return tuple(not is_everywhere for is_everywhere in self._shard.presence.values())
 
-    def read(self, reader: PulledReader, start: int, stop: int) -> list[Sample] | None:
+    def read(self, reader: StreamingReader, start: int, stop: int) -> list[Sample] | None:
         """Samples ``[start, stop)``; None where they are no block, or its checksum is wrong.
 
         Raises the errors of the store.

@@ -24,7 +24,7 @@ from ._metadata_columns import text_array
 from ._read_plan import whole_spans
 from ._shard import Decoders, RawField, Sample, Shard, decode_rows, whole_rows
 
-__all__ = ["FlatIndex", "few_raw", "few_samples", "is_few"]
+__all__ = ["SourceExtents", "few_raw", "few_samples", "is_few"]
 
 Int64 = npt.NDArray[np.int64]
 _FEW = 64
@@ -76,7 +76,7 @@ def is_few(rows: Int64, shards: int) -> bool:
 
 
 def few_raw(
-    flat: FlatIndex, shard_at: Callable[[int], Shard], starts: Int64, rows: Int64, field: str
+    flat: SourceExtents, shard_at: Callable[[int], Shard], starts: Int64, rows: Int64, field: str
 ) -> RawField | None:
     """One field of these samples, of shards that begin at ``starts``, in one buffer and in this order."""
     places = _places(flat, shard_at, starts, rows)
@@ -99,7 +99,7 @@ def _keys(places: _Places) -> pa.StringArray:
 
 
 def few_samples(
-    flat: FlatIndex, shard_at: Callable[[int], Shard], starts: Int64, rows: Int64, decoders: Decoders
+    flat: SourceExtents, shard_at: Callable[[int], Shard], starts: Int64, rows: Int64, decoders: Decoders
 ) -> list[Sample] | None:
     """These samples with all their fields, of shards that begin at ``starts``, in this order."""
     places = _places(flat, shard_at, starts, rows)
@@ -119,7 +119,7 @@ def few_samples(
     return list(map(samples.__getitem__, places.back.tolist()))
 
 
-def _checked_and_decoded(samples: list[Sample], flat: FlatIndex, places: _Places, decoders: Decoders) -> bool:
+def _checked_and_decoded(samples: list[Sample], flat: SourceExtents, places: _Places, decoders: Decoders) -> bool:
     for name, part in flat.fields.items():
         values = [sample.get(name, b"") for sample in samples]
         if places.verify and not _are_whole(values, part.crc[places.rows]):
@@ -135,7 +135,7 @@ def _are_whole(values: list[bytes], crcs: npt.NDArray[np.uint32]) -> bool:
     return bool(list(map(crc32, values)) == crcs.tolist())
 
 
-def _places(flat: FlatIndex, shard_at: Callable[[int], Shard], starts: Int64, rows: Int64) -> _Places | None:
+def _places(flat: SourceExtents, shard_at: Callable[[int], Shard], starts: Int64, rows: Int64) -> _Places | None:
     numbers = np.searchsorted(starts, rows, "right") - 1
     order = np.argsort(numbers, kind="stable")
     ordered = numbers[order]
@@ -154,7 +154,7 @@ def _places(flat: FlatIndex, shard_at: Callable[[int], Shard], starts: Int64, ro
 # To look into many indexes for a sample or two of each takes longer than to read the samples. So what the indexes say
 # is copied once, as shards are met, into columns over all samples of the source.
 @dataclass(frozen=True, slots=True)
-class FlatPart:
+class FieldExtents:
     """One field of all samples; what is said of shards that were not met yet means nothing."""
 
     offset: Int64
@@ -163,7 +163,7 @@ class FlatPart:
     crc: npt.NDArray[np.uint32]
 
 
-class FlatIndex:
+class SourceExtents:
     """The extents of shards that begin at ``starts``, filled as they are met. Threads may share it.
 
     Memory is taken for shards that were met. ``fields`` are those of the first of them.
@@ -175,7 +175,7 @@ class FlatIndex:
         """By number, the version of the object whose index was copied."""
         self._unlike: set[int] = set()
         self._lock = threading.Lock()
-        self.fields: dict[str, FlatPart] = {}
+        self.fields: dict[str, FieldExtents] = {}
 
     def meet(self, numbers: Sequence[int], shards: Sequence[Shard]) -> bool:
         """Whether these shards are in it now: not those that are far, or packed, or have other fields than the rest."""
@@ -210,5 +210,5 @@ class FlatIndex:
         return known and list(index.fields) == list(self.fields)
 
 
-def _empty(count: int) -> FlatPart:
-    return FlatPart(np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.uint32))
+def _empty(count: int) -> FieldExtents:
+    return FieldExtents(np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.uint32))

@@ -15,25 +15,27 @@ from ._read_plan import plan_reads, whole_spans
 from ._shard import Shard
 from ._source import ShardSource
 
-__all__ = ["Reads", "foresee", "foresee_held"]
+__all__ = ["ReadCost", "estimate_cached_reads", "estimate_reads"]
 
 Int64 = npt.NDArray[np.int64]
 Ranges = tuple[Int64, Int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Reads:
+class ReadCost:
     """Ranges that are asked for and the bytes in them; ``wanted`` are the bytes of the fields alone."""
 
     requests: int = 0
     bytes: int = 0
     wanted: int = 0
 
-    def __add__(self, other: Reads) -> Reads:
-        return Reads(self.requests + other.requests, self.bytes + other.bytes, self.wanted + other.wanted)
+    def __add__(self, other: ReadCost) -> ReadCost:
+        return ReadCost(self.requests + other.requests, self.bytes + other.bytes, self.wanted + other.wanted)
 
 
-def foresee(source: ShardSource, rows: Int64, fields: Sequence[str] | None = None, *, raw: str | None = None) -> Reads:
+def estimate_reads(
+    source: ShardSource, rows: Int64, fields: Sequence[str] | None = None, *, raw: str | None = None
+) -> ReadCost:
     """What ``source.read(rows, fields)`` asks of the store, or ``source.raw_rows(rows, raw)``, in one call.
 
     Indexes of the shards are opened, tars are not read. Of a compressed shard each block that is touched counts once,
@@ -44,11 +46,11 @@ def foresee(source: ShardSource, rows: Int64, fields: Sequence[str] | None = Non
         >>> with shoal.ShardWriter("memory://doc/foresee/a-%06d.tar") as writer:
         ...     for number in range(10):
         ...         writer.write({"__key__": f"k{number}", "bin": bytes(100), "txt": "x"})
-        >>> foresee(shoal.Dataset("memory://doc/foresee").source, np.array([2, 7]))
-        Reads(requests=2, bytes=2050, wanted=202)
+        >>> estimate_reads(shoal.Dataset("memory://doc/foresee").source, np.array([2, 7]))
+        ReadCost(requests=2, bytes=2050, wanted=202)
     """
     numbers = np.searchsorted(source.starts, rows, "right") - 1
-    total, which = Reads(), np.unique(numbers).tolist()
+    total, which = ReadCost(), np.unique(numbers).tolist()
     few = is_few(rows, len(which)) and all(source.shard(number).is_near for number in which)
     for number in which:
         own = rows[numbers == number] - source.starts[number]
@@ -57,8 +59,8 @@ def foresee(source: ShardSource, rows: Int64, fields: Sequence[str] | None = Non
     return total
 
 
-def foresee_held(source: ShardSource, batches: Iterable[Int64], fields: Sequence[str]) -> tuple[Reads, int]:
-    """What a `Resident` over the source asks of the store for one batch after the other, and how large it gets.
+def estimate_cached_reads(source: ShardSource, batches: Iterable[Int64], fields: Sequence[str]) -> tuple[ReadCost, int]:
+    """What a `ShardMemoryCache` over the source asks of the store for one batch after the other, and how large it gets.
 
     By one thread; several may each read a sample of a block that the other is about to have.
     """
@@ -70,7 +72,7 @@ def foresee_held(source: ShardSource, batches: Iterable[Int64], fields: Sequence
         size += _alone_bytes(source, alone, fields)
         if blocks.full.all():
             break
-    return Reads(requests, size), blocks.held_bytes
+    return ReadCost(requests, size), blocks.held_bytes
 
 
 class _HeldBlocks:
@@ -107,22 +109,22 @@ def _alone_bytes(source: ShardSource, rows: Int64, fields: Sequence[str]) -> int
     return size
 
 
-def _of_shard(shard: Shard, rows: Int64, fields: Sequence[str] | None, *, joined: bool, few: bool) -> Reads:
+def _of_shard(shard: Shard, rows: Int64, fields: Sequence[str] | None, *, joined: bool, few: bool) -> ReadCost:
     index = shard.index
     names = [name for name in index.fields if fields is None or name in fields]
     if not names or not len(rows):
-        return Reads()
+        return ReadCost()
     offsets = [index.fields[name].offset[rows].astype(np.int64) for name in names]
     sizes = [index.fields[name].size[rows].astype(np.int64) for name in names]
     whole = index.blocks is not None and len(names) == len(index.fields) and not joined
     wanted = sum(int(size.sum()) for size in sizes)
     if whole and (runs := shard.runs(rows)) is not None:
-        return Reads(len(runs), sum(run.stop - run.start for run in runs), wanted)
+        return ReadCost(len(runs), sum(run.stop - run.start for run in runs), wanted)
     alone = len(rows) == 1 or isinstance(index.fields, LongExtents)
     starts, stops = _ranges(offsets, sizes, whole=whole, alone=few if joined else alone)
     if index.facts.compression is not None and index.blocks is not None and index.blocks.stored is not None:
         return _compressed(index.blocks, index.blocks.stored, starts, stops, wanted)
-    return Reads(len(starts), int((stops - starts).sum()), wanted)
+    return ReadCost(len(starts), int((stops - starts).sum()), wanted)
 
 
 def _ranges(offsets: list[Int64], sizes: list[Int64], *, whole: bool, alone: bool) -> Ranges:
@@ -137,8 +139,8 @@ def _ranges(offsets: list[Int64], sizes: list[Int64], *, whole: bool, alone: boo
     return plan.starts, plan.stops
 
 
-def _compressed(blocks: Blocks, stored: Int64, starts: Int64, stops: Int64, wanted: int) -> Reads:
+def _compressed(blocks: Blocks, stored: Int64, starts: Int64, stops: Int64, wanted: int) -> ReadCost:
     first = np.searchsorted(blocks.offsets, starts, "right") - 1
     last = np.searchsorted(blocks.offsets, np.maximum(stops - 1, starts), "right") - 1
     touched = np.unique(np.concatenate([np.arange(a, b + 1) for a, b in zip(first, last, strict=True)]))
-    return Reads(len(touched), int((stored[touched + 1] - stored[touched]).sum()), wanted)
+    return ReadCost(len(touched), int((stored[touched + 1] - stored[touched]).sum()), wanted)

@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from shoal.codec import Buffer
 from shoal.errors import ChecksumError, FieldError, ShoalError
-from shoal.store import HeldReader, ObjectReader
+from shoal.store import ObjectReader, PrefetchedReader
 
 from ._background_io import crc32, keep_freed_memory
-from ._byte_reader import Cuts, TarBytes, read_cut
+from ._byte_reader import ScatterSpec, TarBytes, read_cut
 from ._index import (
     Blocks,
     Edges,
@@ -77,7 +77,7 @@ class Shard:
         data: TarBytes,
         *,
         verify: bool = True,
-        far: HeldReader | None = None,
+        far: PrefetchedReader | None = None,
         known: KnownIndex | None = None,
     ) -> None:
         keep_freed_memory()
@@ -127,7 +127,7 @@ class Shard:
             yield base, end, data
 
     @property
-    def far(self) -> HeldReader | None:
+    def far(self) -> PrefetchedReader | None:
         """What the bytes come through where the shard is far away, and worth reading ahead; None where it is near."""
         return self._far if self._far is not None and self._far.is_far else None
 
@@ -346,7 +346,7 @@ class Shard:
         self._data.read_into(start, parts)
 
     def raw_cut(
-        self, rows: Int64, field: str, cuts: Cuts, outs: Sequence[memoryview], places: Int64, threads: int = 1
+        self, rows: Int64, field: str, cuts: ScatterSpec, outs: Sequence[memoryview], places: Int64, threads: int = 1
     ) -> RawField | None:
         """One field of these samples without what is taken of it: that goes to the rows ``places`` of ``outs``.
 

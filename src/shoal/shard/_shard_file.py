@@ -15,9 +15,9 @@ from shoal.codec import EncodeOptions, Encoder, encoders
 from shoal.errors import CodecError, WriteError
 from shoal.store import store_for
 
-from ._background_io import WriteBehind, crc32, keep_freed_memory
+from ._background_io import WriteBehindBuffer, crc32, keep_freed_memory
 from ._compression import BlockCompressor
-from ._index import Blocks, IndexFacts, ShardIndex
+from ._index import Blocks, IndexMetadata, ShardIndex
 from ._index_build import BLOCK_BYTES, MemberLog
 from ._member_names import check_field
 from ._tar_header import BLOCK, MOST_PLAIN_NAME, MOST_PLAIN_SIZE, lay_out, member_bytes
@@ -59,7 +59,7 @@ class ShardFile:
         hashed: bool = False,
     ) -> None:
         keep_freed_memory()
-        self._sink = WriteBehind(store_for(url).create(url))
+        self._sink = WriteBehindBuffer(store_for(url).create(url))
         self._compressor = None if compression is None else BlockCompressor(compression, level)
         self._compression = compression
         self._block_bytes = BLOCK_BYTES if compression is None else _COMPRESSED_BLOCK_BYTES
@@ -147,7 +147,7 @@ class ShardFile:
             self._flush()
         end = self._end()
         self._note(end)
-        facts = IndexFacts(self._stored, crc32(self._head), compression=self._compression)
+        facts = IndexMetadata(self._stored, crc32(self._head), compression=self._compression)
         index = self._log.finish(facts, self._blocks())
         self._sink.write(end)
         self._sink.commit(durable=durable)

@@ -17,14 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.errors import ShoalError
-from shoal.store import Segment
+from shoal.store import PrefetchRange
 
-from ._prefetch import Ahead, Task
+from ._prefetch import Prefetcher, Task
 from ._read_plan import row_ranges, span_ranges
 from ._shard import Shard
 from ._source import ShardSource
 
-__all__ = ["Foresight", "SampleWindow", "Uses"]
+__all__ = ["BlockRefCounts", "ReadSchedule", "SampleWindow"]
 
 Int64 = npt.NDArray[np.int64]
 _BLOCK_BYTES = 8 << 20
@@ -37,7 +37,7 @@ _MOST_AT_ONCE = 32
 
 
 @dataclass(frozen=True)
-class Foresight:
+class ReadSchedule:
     """What is known beforehand of how samples will be read."""
 
     coming: Iterator[tuple[int, Int64]]
@@ -59,7 +59,7 @@ class _Block:
         self.name = name
         self.size = sum(stop - start for _, ranges in parts for start, stop in ranges)
         self._parts = parts
-        self._segments: list[tuple[Shard, list[Segment]]] = []
+        self._segments: list[tuple[Shard, list[PrefetchRange]]] = []
 
     def begin(self) -> None:
         self._segments = [(shard, shard.far.hold(ranges)) for shard, ranges in self._parts if shard.far is not None]
@@ -77,7 +77,7 @@ class _Block:
 
 
 class SampleWindow:
-    """Has the samples of a `Foresight` fetched before they are read, in few and large requests, and in bounded memory.
+    """Has the samples of a `ReadSchedule` fetched before they are read, in few and large requests, and in bounded memory.
 
     ``rows_of`` gives the rows in ``source`` of samples by number, ``fields`` says what is read of them. Reads of the
     source's shards find what is there by themselves; those that come early wait for what is under way, and fetch what
@@ -87,7 +87,7 @@ class SampleWindow:
     def __init__(
         self,
         source: ShardSource,
-        foresight: Foresight,
+        foresight: ReadSchedule,
         rows_of: Callable[[Int64], Int64],
         fields: Callable[[int], Sequence[str] | None],
         mean_bytes: float,
@@ -100,7 +100,7 @@ class SampleWindow:
         self._coming = foresight.coming
         self._spread = int(_MARGIN * foresight.spread) + (0 if foresight.block_samples else self._block)
         self._lock = threading.Lock()
-        self._uses = Uses()
+        self._uses = BlockRefCounts()
         self._named: set[int] = set()
         """Blocks that are held, or will be."""
         self._renewed: set[int] = set()
@@ -110,7 +110,7 @@ class SampleWindow:
         block_bytes = max(1, int(self._block * mean_bytes))
         most = min(foresight.most_bytes, int(self._spread / _MARGIN * mean_bytes) + _AHEAD_BYTES)
         at_once = max(4, min(_MOST_AT_ONCE, _AHEAD_BYTES // block_bytes))
-        self._ahead = Ahead(self._tasks(), most_bytes=most, at_once=at_once)
+        self._ahead = Prefetcher(self._tasks(), most_bytes=most, at_once=at_once)
 
     @property
     def most_held(self) -> int:
@@ -215,11 +215,11 @@ class SampleWindow:
         self._ahead.close()
 
 
-class Uses:
+class BlockRefCounts:
     """Reads of blocks that are known to come, and which blocks are over.
 
     Example:
-        >>> uses = Uses()
+        >>> uses = BlockRefCounts()
         >>> uses.expect(0, np.array([1, 2, 1]))
         set()
         >>> uses.read(np.array([1])), uses.read(np.array([1, 2]))

@@ -16,23 +16,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shoal.errors import FieldError, ManifestError, PositionError, SampleKeyError
-from shoal.store import ObjectReader, asked_early, is_far, options_for
+from shoal.store import ObjectReader, is_remote, options_for, prefetch_small_object
 
-from ._byte_reader import Cuts
+from ._byte_reader import ScatterSpec
 from ._index import KnownIndex
 from ._manifest import Manifest
 from ._member_names import WEBDATASET_RULE, KeyRule, key_hint
 from ._metadata_columns import as_arrow
 from ._open_shards import OpenShards, open_indexed, open_shard
 from ._prefetch import stream_raw, stream_samples
-from ._random_access import FlatIndex, few_raw, few_samples
+from ._random_access import SourceExtents, few_raw, few_samples
 from ._read_plan import is_run
 from ._shard import Decoders, RawField, Sample, Shard, join_raw
 from ._stream import ErrorLog
 
-__all__ = ["KeyFinder", "Pick", "ShardRef", "ShardSource", "Source"]
+__all__ = ["FieldSelector", "KeyFinder", "ShardRef", "ShardSource", "Source"]
 
-Pick = Callable[[Mapping[str, bool]], Sequence[str] | None]
+FieldSelector = Callable[[Mapping[str, bool]], Sequence[str] | None]
 """Says which fields of a shard are wanted, of those it has and whether every sample has them; None for all."""
 Int64 = npt.NDArray[np.int64]
 R = TypeVar("R", RawField, RawField | None)
@@ -113,10 +113,10 @@ class ShardSource:
         self._cache = cache
         self._open = OpenShards(functools.partial(_open_one, self.shards, rule, verify, cache))
         self._starts: Int64 | None = None
-        self._pick: Pick | None = None
+        self._pick: FieldSelector | None = None
         self._picked: dict[int, Sequence[str] | None] = {}
 
-    def picking(self, pick: Pick) -> ShardSource:
+    def picking(self, pick: FieldSelector) -> ShardSource:
         """The same open shards, each read for the fields that ``pick`` says, where no others are asked for."""
         picking = copy.copy(self)
         picking._pick, picking._picked = pick, {}  # noqa: SLF001 - one class
@@ -176,7 +176,7 @@ class ShardSource:
         """Whether a shard is far, may have no index, and was not opened yet: one pass over it may be enough."""
         ref = self.shards[number]
         unknown = ref.sidecar is None and number not in self._open and self._pick is None
-        return unknown and self._rule.group != "archive" and is_far(ref.url)
+        return unknown and self._rule.group != "archive" and is_remote(ref.url)
 
     def indexed(self, number: int) -> Shard | ObjectReader:
         """An open shard; where making its index would take a pass over a far object, the object itself."""
@@ -237,8 +237,8 @@ class ShardSource:
         return self.shard(number).read_row(row - starts[number], self.wanted_fields(number, fields), decoders)
 
     @functools.cached_property
-    def _flat(self) -> FlatIndex:
-        return FlatIndex(self.starts)
+    def _flat(self) -> SourceExtents:
+        return SourceExtents(self.starts)
 
     @functools.cached_property
     def _start_list(self) -> list[int]:
@@ -279,7 +279,7 @@ class ShardSource:
         return few if few is not None else self._by_shard(rows, lambda shard, own, _: shard.raw_rows(own, field))
 
     def raw_cut(
-        self, rows: Int64, field: str, cuts: Cuts, outs: Sequence[memoryview], threads: int = 1
+        self, rows: Int64, field: str, cuts: ScatterSpec, outs: Sequence[memoryview], threads: int = 1
     ) -> RawField | None:
         """One field of these samples without what is taken of it, which fills ``outs``, a row a sample, in order.
 
@@ -349,7 +349,7 @@ def _open_one(
     shards: Sequence[ShardRef], rule: KeyRule, verify: bool, cache: str | None, number: int, known: KnownIndex | None
 ) -> Shard:
     ref = shards[number]
-    with _index_early(ref, cache) if known is None and is_far(ref.url) else nullcontext():
+    with _index_early(ref, cache) if known is None and is_remote(ref.url) else nullcontext():
         shard = open_shard(ref.url, rule=rule, verify=verify, sidecar=ref.sidecar, cache=cache, known=known)
     if ref.samples is not None and ref.rule == rule and len(shard) != ref.samples:
         shard.close()
@@ -366,7 +366,7 @@ def _open_one(
 def _index_early(ref: ShardRef, cache: str | None) -> AbstractContextManager[None]:
     """The index of a far shard comes with the beginning of the shard, not after it; unless a cache may have it."""
     cache = options_for(ref.url).cache if cache is None else cache
-    return nullcontext() if ref.sidecar is None or cache is not None else asked_early(ref.sidecar)
+    return nullcontext() if ref.sidecar is None or cache is not None else prefetch_small_object(ref.sidecar)
 
 
 # Keys mostly rise from sample to sample. Of a shard where they do, its first and last key tell whether it may hold

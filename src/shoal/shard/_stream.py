@@ -31,7 +31,7 @@ from ._index_build import MemberColumns, refuse_duplicates
 from ._member_names import WEBDATASET_RULE, Grouped, Grouper, KeyRule, split_name
 from ._shard import Decoders, Sample, block_rows, decode_rows
 from ._tar_header import BLOCK
-from ._tar_scan import Chunk, Feed, Gap, ReaderFeed, ScanOptions, StreamFeed, scan
+from ._tar_scan import Chunk, Feed, ReaderFeed, ScanOptions, StreamFeed, UnreadableRange, scan
 
 __all__ = ["ErrorLog", "ErrorPolicy", "OnError", "SampleStream", "StreamOptions", "salvaged_runs", "streamed_runs"]
 
@@ -132,7 +132,7 @@ class SampleStream:
             for part in scan(
                 self._feed, self._scan_options(), start=self.position, skipped=self.skipped, on_damage=on_damage
             ):
-                if isinstance(part, Gap):
+                if isinstance(part, UnreadableRange):
                     self._lose_open()
                 else:
                     self._end = part.stop

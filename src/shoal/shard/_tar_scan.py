@@ -15,7 +15,7 @@ import numpy.typing as npt
 from shoal.errors import HeaderError, ShoalWarning, StoreError, TarError, TruncatedError, UnsupportedMemberError
 from shoal.store import ObjectReader, read_forward
 
-from ._background_io import Beside, Started
+from ._background_io import BackgroundThread, PendingCall
 from ._member_names import Names, as_texts, name_table
 from ._tar_header import (
     BLOCK,
@@ -30,7 +30,17 @@ from ._tar_header import (
     says_time_only,
 )
 
-__all__ = ["EXTENDED", "Chunk", "Feed", "Gap", "ReaderFeed", "ScanOptions", "StreamFeed", "SupportsRead", "scan"]
+__all__ = [
+    "EXTENDED",
+    "Chunk",
+    "Feed",
+    "ReaderFeed",
+    "ScanOptions",
+    "StreamFeed",
+    "SupportsRead",
+    "UnreadableRange",
+    "scan",
+]
 
 Int64 = npt.NDArray[np.int64]
 Numbers = list[int] | npt.NDArray[np.int64]
@@ -42,7 +52,7 @@ Numbers = list[int] | npt.NDArray[np.int64]
 # ``scan`` is the one walker. The index, sequential streaming and ``verify`` all read what it yields:
 #
 # - a ``Chunk`` for a run of whole members, with the bytes that hold them;
-# - a ``Gap`` where the archive is damaged and the caller chose to go on. What was gathered before a gap and what comes
+# - a ``UnreadableRange`` where the archive is damaged and the caller chose to go on. What was gathered before a gap and what comes
 #   after it must not be joined: they may be halves of two samples.
 #
 # Memory stays at one chunk, or at one member where a member is larger.
@@ -90,7 +100,7 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class UnreadableRange:
     """Bytes ``[start, stop)`` that could not be read as members."""
 
     start: int
@@ -106,7 +116,7 @@ def scan(
     skipped: Counter[str] | None = None,
     on_damage: Callable[[TarError], None] | None = None,
     on_no_marker: Callable[[str], object] | None = None,
-) -> Iterator[Chunk | Gap]:
+) -> Iterator[Chunk | UnreadableRange]:
     """Yield every regular member of an archive, in order, from the header at byte ``start`` on.
 
     ``skipped`` counts the members left out, by reason. Damage raises a TarError with its byte offset; with
@@ -122,7 +132,7 @@ def scan(
             feed.settle()
 
 
-def _chunks(walk: _Walk, on_damage: Callable[[TarError], None] | None) -> Iterator[Chunk | Gap]:
+def _chunks(walk: _Walk, on_damage: Callable[[TarError], None] | None) -> Iterator[Chunk | UnreadableRange]:
     while not walk.ended:
         try:
             chunk = walk.next_chunk()
@@ -130,7 +140,7 @@ def _chunks(walk: _Walk, on_damage: Callable[[TarError], None] | None) -> Iterat
             if on_damage is None:
                 raise
             on_damage(error)
-            yield Gap(walk.position, walk.resume(error), error)
+            yield UnreadableRange(walk.position, walk.resume(error), error)
             continue
         if chunk is not None:
             yield chunk
@@ -688,8 +698,8 @@ class ReaderFeed:
     def __init__(self, reader: ObjectReader) -> None:
         self._reader = read_forward(reader)
         self._is_near = self._reader is reader  # a far one reads ahead by itself
-        self._beside = Beside()
-        self._expected: tuple[int, int, Started[bytes]] | None = None
+        self._beside = BackgroundThread()
+        self._expected: tuple[int, int, PendingCall[bytes]] | None = None
         self.size: int | None = reader.info.size
 
     def at(self, position: int, length: int) -> bytes:

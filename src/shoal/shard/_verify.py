@@ -29,7 +29,7 @@ from shoal.store import ObjectReader, join_url, store_for
 from ._background_io import crc32
 from ._byte_reader import CompressedBytes
 from ._compression import decompressed, reader_stream, sniff
-from ._discovery import Located, locate_shards, tars_below
+from ._discovery import ShardList, locate_shards, tars_below
 from ._index import Blocks, LongExtents, ShardIndex, load_index
 from ._index_build import MemberColumns
 from ._manifest import Manifest, ShardRecord
@@ -38,7 +38,7 @@ from ._open_shards import find_index
 from ._shard import Decoders
 from ._source import ShardRef
 from ._tar_header import BLOCK
-from ._tar_scan import Chunk, Feed, Gap, ReaderFeed, ScanOptions, StreamFeed, scan
+from ._tar_scan import Chunk, Feed, ReaderFeed, ScanOptions, StreamFeed, UnreadableRange, scan
 
 __all__ = ["Problem", "ShardReport", "VerifyOptions", "verify_dataset", "verify_shard", "with_hashes"]
 
@@ -141,7 +141,7 @@ def has_checksums(index: ShardIndex) -> bool:
     return all(extents.crc is not None for extents in index.fields.values())
 
 
-def compare(url: str, expected: Members, found: Members, gaps: Sequence[Gap]) -> tuple[list[Problem], int]:
+def compare(url: str, expected: Members, found: Members, gaps: Sequence[UnreadableRange]) -> tuple[list[Problem], int]:
     """What differs, and how many members are where the index says, under the name it says."""
     at = np.searchsorted(expected.columns.offsets, found.columns.offsets)
     met = np.append(expected.columns.offsets, -1)[at] == found.columns.offsets
@@ -204,7 +204,9 @@ def _extra(url: str, expected: Members, found: Members, extra: Int64, lost: npt.
         yield Problem("extra", "the shard has a member that is not indexed", url, key=key, field=field, offset=offset)
 
 
-def _gap_problems(url: str, expected: Members, gaps: Iterable[Gap], lost: npt.NDArray[np.bool_]) -> Iterator[Problem]:
+def _gap_problems(
+    url: str, expected: Members, gaps: Iterable[UnreadableRange], lost: npt.NDArray[np.bool_]
+) -> Iterator[Problem]:
     """Each damaged place, with the member that is lost by it; that one is then not told again."""
     for gap in gaps:
         at = int(np.searchsorted(expected.columns.offsets, gap.start, "right"))
@@ -333,7 +335,7 @@ class _BrokenStream(Exception):  # noqa: N818 - names the event
         self.error = error
 
 
-class _Tap:
+class _TeeReader:
     """A feed that shows each byte once, in order, also those that a scan jumps over."""
 
     def __init__(self, feed: Feed, see: Callable[[memoryview], None]) -> None:
@@ -375,11 +377,11 @@ class _BlockFeed:
         return self._data[position - self._base : position - self._base + length]
 
 
-class Seen:
+class ScanFindings:
     """Gathers what a walk meets."""
 
     def __init__(self, url: str, options: VerifyOptions) -> None:
-        self.gaps: list[Gap] = []
+        self.gaps: list[UnreadableRange] = []
         self.problems: list[Problem] = []
         self.stop = 0
         self._url = url
@@ -407,8 +409,8 @@ class Seen:
         for part in parts:
             self._take(part, feed)
 
-    def _take(self, part: Chunk | Gap, feed: Feed) -> None:
-        if isinstance(part, Gap):
+    def _take(self, part: Chunk | UnreadableRange, feed: Feed) -> None:
+        if isinstance(part, UnreadableRange):
             self.gaps.append(part)
             return
         self.stop = part.stop
@@ -497,10 +499,14 @@ def _crc_of(feed: Feed, offset: int, size: int) -> int:
     return crc
 
 
-def walk(url: str, reader: ObjectReader, index: ShardIndex | None, options: VerifyOptions) -> tuple[Seen, BlockCheck]:
+def walk(
+    url: str, reader: ObjectReader, index: ShardIndex | None, options: VerifyOptions
+) -> tuple[ScanFindings, BlockCheck]:
     compression = sniff(reader.read(0, BLOCK))
-    seen, check = Seen(url, options), BlockCheck(None if index is None else index.blocks)
-    tap = _Tap(_feed(reader, compression, options), _watching(check, options if compression is None else _UNWATCHED))
+    seen, check = ScanFindings(url, options), BlockCheck(None if index is None else index.blocks)
+    tap = _TeeReader(
+        _feed(reader, compression, options), _watching(check, options if compression is None else _UNWATCHED)
+    )
     try:
         seen.scan(tap)
         tap.drain()
@@ -516,7 +522,7 @@ def walk(url: str, reader: ObjectReader, index: ShardIndex | None, options: Veri
             if again.gaps or check.damaged:
                 return again, check
             seen = again  # every block is sound, so what is broken is the stream's end, which no block holds
-        seen.gaps.append(Gap(seen.stop, _END, broken.error))
+        seen.gaps.append(UnreadableRange(seen.stop, _END, broken.error))
     return seen, check
 
 
@@ -549,15 +555,17 @@ class _Counted:
         return data
 
 
-def _walk_blocks(url: str, data: CompressedBytes, blocks: Blocks, options: VerifyOptions) -> tuple[Seen, BlockCheck]:
+def _walk_blocks(
+    url: str, data: CompressedBytes, blocks: Blocks, options: VerifyOptions
+) -> tuple[ScanFindings, BlockCheck]:
     """A compressed stream that is broken somewhere, block by block: each can be read alone."""
-    seen, check = Seen(url, options), BlockCheck(blocks)
+    seen, check = ScanFindings(url, options), BlockCheck(blocks)
     for start, stop in zip(blocks.offsets[:-1].tolist(), blocks.offsets[1:].tolist(), strict=True):
         try:
             block = data.read(start, stop)
         except TarError as error:
             error.offset = None  # where in the compressed block says nothing to a reader of the tar
-            seen.gaps.append(Gap(start, stop, error))
+            seen.gaps.append(UnreadableRange(start, stop, error))
             check.add(memoryview(bytes(stop - start)))
             continue
         check.add(memoryview(block))
@@ -693,7 +701,7 @@ def verify_dataset(
         yield from _unlisted(located.root, {ref.url for ref in located.shards})
 
 
-def _records(located: Located) -> dict[str, ShardRecord]:
+def _records(located: ShardList) -> dict[str, ShardRecord]:
     """What the manifest says of each shard, by the shard's URL."""
     if located.manifest is None or located.root is None:
         return {}

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from ._base import (
     CopyingStore,
-    FarReader,
     FolderStore,
     ObjectInfo,
     ObjectReader,
     ObjectWriter,
     ReadOnlyStore,
+    RemoteReader,
     RenamedReader,
     ScatterReader,
     Store,
@@ -47,10 +47,10 @@ from ._operations import (
 from ._operations import list_objects as list  # noqa: A004 - the verb everybody looks for: shoal.store.list_objects
 from ._options import CredentialProvider, StoreOptions, configure, configure_all, configured, options_for
 from ._pattern import expand_braces, expand_pattern, number_in_name, numbered_name
-from ._readers import HeldReader, PulledReader, Segment, read_forward
-from ._registry import is_far, no_such_path, register_store, store_for
+from ._readers import PrefetchedReader, PrefetchRange, StreamingReader, read_forward
+from ._registry import is_remote, no_such_path, register_store, store_for
 from ._requests import RangePlan, cut_range, plan_ranges
-from ._snapshot import Glance, asked_early
+from ._snapshot import StoreSnapshot, prefetch_small_object
 from ._statistics import OpLog, Statistics, op_log, statistics
 from ._url import base_name, join_url, local_path, parent_url, relative_url, scheme_of
 
@@ -63,10 +63,7 @@ __all__ = [
     "CachedReader",
     "CopyingStore",
     "CredentialProvider",
-    "FarReader",
     "FolderStore",
-    "Glance",
-    "HeldReader",
     "HubAccess",
     "HubFile",
     "HubSnapshot",
@@ -78,19 +75,21 @@ __all__ = [
     "ObjectWriter",
     "ObstoreStore",
     "OpLog",
+    "PrefetchRange",
+    "PrefetchedReader",
     "Progress",
-    "PulledReader",
     "RangePlan",
     "ReadOnlyStore",
+    "RemoteReader",
     "RenamedReader",
     "ScatterReader",
-    "Segment",
     "Statistics",
     "Store",
     "StoreOptions",
+    "StoreSnapshot",
+    "StreamingReader",
     "Transferred",
     "UpdatingStore",
-    "asked_early",
     "base_name",
     "cache_dir",
     "cache_entries",
@@ -110,7 +109,7 @@ __all__ = [
     "get",
     "get_many",
     "hub_access",
-    "is_far",
+    "is_remote",
     "join_url",
     "list",
     "local_path",
@@ -121,6 +120,7 @@ __all__ = [
     "options_for",
     "parent_url",
     "plan_ranges",
+    "prefetch_small_object",
     "put",
     "put_many",
     "read_forward",

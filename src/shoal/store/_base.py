@@ -11,12 +11,12 @@ from shoal.errors import StoreError
 
 __all__ = [
     "CopyingStore",
-    "FarReader",
     "FolderStore",
     "ObjectInfo",
     "ObjectReader",
     "ObjectWriter",
     "ReadOnlyStore",
+    "RemoteReader",
     "RenamedReader",
     "ScatterReader",
     "Store",
@@ -69,7 +69,7 @@ class ScatterReader(Protocol):
 
 
 @runtime_checkable
-class FarReader(Protocol):
+class RemoteReader(Protocol):
     """An open object that is far away: its bytes are worth asking for before they are needed. Not every store's is."""
 
     def stream(self, start: int, stop: int) -> Generator[bytes]:

@@ -34,14 +34,14 @@ import msgspec
 
 from shoal.errors import StoreError
 
-from ._base import FarReader, ObjectInfo, ObjectReader, anew_in_child
+from ._base import ObjectInfo, ObjectReader, RemoteReader, anew_in_child
 from ._local import LocalStore
 from ._options import options_for, shown
 
 if TYPE_CHECKING:
     from typing import Protocol
 
-    class _Far(FarReader, ObjectReader, Protocol): ...
+    class _Far(RemoteReader, ObjectReader, Protocol): ...
 
 
 __all__ = ["CacheEntry", "CachedObject", "CachedReader", "cache_dir", "cache_entries", "cached_reader", "clear_cache"]
@@ -81,7 +81,7 @@ def cached_reader(reader: ObjectReader, mode: str | None) -> ObjectReader:
     With ``"shards"`` the whole object is here when this returns. An object that is here wholly is read like any file. A
     cache that cannot be written costs requests, nothing else.
     """
-    if mode is None or not isinstance(reader, FarReader):
+    if mode is None or not isinstance(reader, RemoteReader):
         return reader
     made = CachedReader(reader)
     if mode == "shards":
@@ -170,7 +170,7 @@ class CachedReader:
                 first += 1
                 continue
             run = itertools.takewhile(lambda cell: not self._has(cell), range(first, min(last, first + _MOST_RUN)))
-            claims = Claims(self._copy, run)
+            claims = ChunkLocks(self._copy, run)
             try:
                 yield from self._download(claims) if claims.cells else self._awaited(first)
             finally:
@@ -206,13 +206,13 @@ class CachedReader:
         if self._has(cell):
             yield self._from_disk(cell)
             return
-        claims = Claims(self._copy, [cell], force=True)
+        claims = ChunkLocks(self._copy, [cell], force=True)
         try:
             yield from self._download(claims)
         finally:
             claims.close()
 
-    def _download(self, claims: Claims) -> Generator[bytes]:
+    def _download(self, claims: ChunkLocks) -> Generator[bytes]:
         cells = claims.cells
         at, stop = self._copy.bounds(cells[0])[0], self._copy.bounds(cells[-1])[1]
         crc, cell = 0, cells[0]
@@ -609,7 +609,7 @@ def _renew() -> None:
 anew_in_child(_renew)
 
 
-class Claims:
+class ChunkLocks:
     """Cells that this thread fetches: those of ``cells``, from the first on, that nobody else does.
 
     With ``force`` all of them, whoever else does.

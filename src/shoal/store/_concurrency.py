@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from ._base import anew_in_child
 
-__all__ = ["Gate", "each_done", "hold_all", "run_all", "submit"]
+__all__ = ["ConcurrencyLimit", "each_done", "hold_all", "run_all", "submit"]
 
 _T = TypeVar("_T")
 _A = TypeVar("_A")
@@ -21,7 +21,7 @@ _pool: ThreadPoolExecutor | None = None
 _here = threading.local()
 
 
-class Gate:
+class ConcurrencyLimit:
     """A bound on what goes on at once; who waits longest goes first, so large takers are not starved by small ones."""
 
     def __init__(self, limit: int) -> None:
@@ -92,7 +92,7 @@ class Gate:
 
 
 @contextmanager
-def hold_all(gates: Sequence[Gate], count: int = 1) -> Iterator[None]:
+def hold_all(gates: Sequence[ConcurrencyLimit], count: int = 1) -> Iterator[None]:
     """Hold places at each gate, taken in the order given: it must be the same order for everybody."""
     with ExitStack() as stack:
         for gate in gates:

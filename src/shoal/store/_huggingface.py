@@ -32,7 +32,7 @@ from ._error_mapping import Failure
 from ._http import failure_of_answer
 from ._obstore import ObstoreReader
 from ._options import gates_for, options_for
-from ._requests import Known, Patience, Place, RequestFailed, fetch, wait_turn
+from ._requests import ObjectVersion, Place, RequestFailed, RetryBudget, fetch, wait_turn
 from ._statistics import request
 
 __all__ = ["HubFile", "HubSnapshot", "HubStore", "repository_of"]
@@ -125,14 +125,14 @@ class HubStore:
 
     def open(self, url: str) -> ObjectReader:
         file, place = _found(url)
-        return ObstoreReader(place, Known(file.size, file.oid, None))
+        return ObstoreReader(place, ObjectVersion(file.size, file.oid, None))
 
     def read_all(self, url: str) -> bytes:
         file, place = _found(url)
         if file.size > place.options.part_size:
-            return ObstoreReader(place, Known(file.size, file.oid, None)).read(0, file.size)
+            return ObstoreReader(place, ObjectVersion(file.size, file.oid, None)).read(0, file.size)
         if file.size > _SMALL:
-            return fetch(place, 0, None, Known(file.size, file.oid, None)).data
+            return fetch(place, 0, None, ObjectVersion(file.size, file.oid, None)).data
         return _small(file, place)
 
     def list(self, url: str, depth: int | None = None) -> Iterator[ObjectInfo]:
@@ -184,7 +184,7 @@ def _small(file: HubFile, place: Place) -> bytes:
     key = f"{place.address.root}/{place.address.path}"
     held = _SMALL_FILES.get(key)
     if held is None:
-        held = fetch(place, 0, None, Known(file.size, file.oid, None)).data if file.size else b""
+        held = fetch(place, 0, None, ObjectVersion(file.size, file.oid, None)).data if file.size else b""
         with _lock:
             _SMALL_FILES[key] = held
             while len(_SMALL_FILES) > _MOST_HELD:
@@ -317,7 +317,7 @@ def _ask(repository: Repository, what: str) -> tuple[Any, Message]:
     options = options_for(url)
     root = hub_endpoint(options, os.environ)
     place = Place(url, Address("hf", root, "", ""), options)
-    patience = Patience(place)
+    patience = RetryBudget(place)
     while True:
         wait_turn(root)
         try:

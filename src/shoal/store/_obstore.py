@@ -28,14 +28,14 @@ from shoal.errors import (
 
 from ._base import ObjectInfo, ObjectReader, ObjectWriter
 from ._clients import Clients, clients_for
-from ._concurrency import Gate, each_done, hold_all, run_all
+from ._concurrency import ConcurrencyLimit, each_done, hold_all, run_all
 from ._error_mapping import FOREIGN, failure_of, our_error
 from ._options import gates_for, shown
 from ._requests import (
-    Answer,
-    Known,
+    ObjectVersion,
     Place,
     RequestFailed,
+    Response,
     cut_range,
     fetch,
     head,
@@ -46,7 +46,7 @@ from ._requests import (
     streamed,
     version_of_etag,
 )
-from ._snapshot import Glance, glance_now
+from ._snapshot import StoreSnapshot, glance_now
 from ._statistics import request
 from ._url import OBJECT_STORES, scheme_of
 
@@ -71,7 +71,7 @@ _IMPOSSIBLE = re.compile(r"//|/\.\.?/|[\x00-\x1f\x7f]")
 class ObstoreReader:
     """An object as it was when it was opened: ranges of that version, or an error, never of another."""
 
-    def __init__(self, place: Place, known: Known, first: bytes = b"") -> None:
+    def __init__(self, place: Place, known: ObjectVersion, first: bytes = b"") -> None:
         self._place = place
         self._known = known
         self._first = first
@@ -104,7 +104,7 @@ class ObstoreReader:
         if not self._open:  # no bytes would look like the end of the object
             raise StoreError("the object is closed", found=shown(self.info.url))
 
-    def _fetch(self, cuts: Sequence[tuple[int, int]]) -> list[Answer]:
+    def _fetch(self, cuts: Sequence[tuple[int, int]]) -> list[Response]:
         self._check_open()
         return run_all([partial(fetch, self._place, start, stop, self._known) for start, stop in cuts])
 
@@ -257,7 +257,7 @@ def _writable(url: str) -> Place:
     return _object_place(url)
 
 
-def _known(place: Place) -> Known:
+def _known(place: Place) -> ObjectVersion:
     try:
         return head(place)
     except ObjectNotFoundError:
@@ -268,7 +268,7 @@ def _known(place: Place) -> Known:
         return _known_by_reading(place, error)
 
 
-def _known_by_reading(place: Place, error: StoreError) -> Known:
+def _known_by_reading(place: Place, error: StoreError) -> ObjectVersion:
     """A signed URL for GET, and some servers, allow no HEAD: one byte tells as much."""
     try:
         return fetch(place, 0, 1).known
@@ -293,7 +293,7 @@ def _whole(place: Place) -> bytes:
     return joined([piece for answer in (first, *rest) for piece in answer.pieces])
 
 
-def _noted(glance: Glance, place: Place) -> bytes:
+def _noted(glance: StoreSnapshot, place: Place) -> bytes:
     begun = glance.begun(place.url)
     try:
         data = _whole(place) if begun is None else _whole_early(begun, place)
@@ -484,7 +484,7 @@ class ObstoreWriter:
         self._part = max(5 << 20, place.options.part_size // 2)
         self._held = bytearray()
         """All of it, as long as it may be a small object."""
-        self._shares: list[tuple[Gate, int]] = []
+        self._shares: list[tuple[ConcurrencyLimit, int]] = []
         self._file: Any = None
         self._endpoint = ""
         self._sent = 0

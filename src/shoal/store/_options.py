@@ -11,7 +11,7 @@ from typing import Any, Literal
 from shoal.errors import OptionError, StoreError
 
 from ._base import anew_in_child
-from ._concurrency import Gate
+from ._concurrency import ConcurrencyLimit
 from ._url import scheme_of
 
 __all__ = [
@@ -106,7 +106,7 @@ class StoreOptions:
 _NAMES = frozenset(each.name for each in fields(StoreOptions))
 _lock = threading.Lock()
 _CHOSEN: dict[str, dict[str, Any]] = {}
-_GATES: dict[str, Gate] = {"": Gate(StoreOptions().max_in_flight)}
+_GATES: dict[str, ConcurrencyLimit] = {"": ConcurrencyLimit(StoreOptions().max_in_flight)}
 
 
 def configure(prefix: str = "", **options: Any) -> StoreOptions:
@@ -133,7 +133,7 @@ def configure(prefix: str = "", **options: Any) -> StoreOptions:
     with _lock:
         _CHOSEN[key] = {**_CHOSEN.get(key, {}), **options}
         if "max_in_flight" in options:
-            _GATES[key] = Gate(options["max_in_flight"])
+            _GATES[key] = ConcurrencyLimit(options["max_in_flight"])
     return options_for(prefix)
 
 
@@ -188,7 +188,7 @@ def options_for(url: str) -> StoreOptions:
     return StoreOptions(**chosen)
 
 
-def gates_for(url: str) -> list[Gate]:
+def gates_for(url: str) -> list[ConcurrencyLimit]:
     """What a request for ``url`` has to pass; the narrowest first, the whole process's last."""
     return [_GATES[prefix] for prefix in sorted(_GATES, key=len, reverse=True) if _fits(prefix, url)]
 
@@ -198,7 +198,7 @@ def _renew() -> None:
     global _lock  # noqa: PLW0603 - the child's own
     _lock = threading.Lock()
     for prefix, gate in list(_GATES.items()):
-        _GATES[prefix] = Gate(gate.limit)
+        _GATES[prefix] = ConcurrencyLimit(gate.limit)
 
 
 anew_in_child(_renew)

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING
 
 from shoal.errors import StoreError
 
-from ._base import FarReader, ObjectInfo, ObjectReader
+from ._base import ObjectInfo, ObjectReader, RemoteReader
 from ._concurrency import submit
 from ._requests import cut_range
 
 if TYPE_CHECKING:
     from typing import Protocol
 
-    class _Far(FarReader, ObjectReader, Protocol): ...
+    class _Far(RemoteReader, ObjectReader, Protocol): ...
 
 
-__all__ = ["HeldReader", "PulledReader", "Segment", "read_forward"]
+__all__ = ["PrefetchRange", "PrefetchedReader", "StreamingReader", "read_forward"]
 
 _NOBODY = 1 << 63
 _FIRST_AHEAD, _MOST_AHEAD = 1 << 20, 48 << 20
@@ -31,13 +31,13 @@ _NEAR = 64 << 10
 """A reader that skips less than this goes on; one that skips more wants little of the object."""
 
 
-class Segment:
+class PrefetchRange:
     """One range of an object. Whoever calls `fetch` first fetches it; others read what has come, or wait for it.
 
     Every wait ends: it is for a thread that makes a request with a timeout.
     """
 
-    def __init__(self, reader: FarReader, start: int, stop: int) -> None:
+    def __init__(self, reader: RemoteReader, start: int, stop: int) -> None:
         self.start = start
         self.stop = stop
         self._reader = reader
@@ -118,14 +118,14 @@ class Segment:
             self._changed.notify_all()
 
 
-class HeldReader:
+class PrefetchedReader:
     """A far object read through what of it is held; what is not held is fetched when it is read, as ever."""
 
     def __init__(self, reader: _Far) -> None:
         self._reader = reader
         self._lock = threading.Lock()
         self._process = os.getpid()
-        self._held: tuple[tuple[int, ...], tuple[Segment, ...]] = ((), ())
+        self._held: tuple[tuple[int, ...], tuple[PrefetchRange, ...]] = ((), ())
         """Replaced as a whole, so that who reads needs no lock."""
 
     @property
@@ -137,14 +137,14 @@ class HeldReader:
         """Whether reading it still takes requests: not where all of it has come into the cache."""
         return bool(getattr(self._reader, "is_far", True))
 
-    def hold(self, ranges: Iterable[tuple[int, int]]) -> list[Segment]:
+    def hold(self, ranges: Iterable[tuple[int, int]]) -> list[PrefetchRange]:
         """Segments for these ranges, which must not overlap what is held; nothing is fetched yet."""
-        made = [Segment(self._reader, start, stop) for start, stop in ranges]
+        made = [PrefetchRange(self._reader, start, stop) for start, stop in ranges]
         with self._lock:
             self._replace([*self._held[1], *made])
         return made
 
-    def release(self, segments: Iterable[Segment]) -> None:
+    def release(self, segments: Iterable[PrefetchRange]) -> None:
         """Forget these segments, and drop their bytes."""
         if self._process != os.getpid():  # somebody may have held the lock when this process was forked
             return
@@ -155,7 +155,7 @@ class HeldReader:
         for segment in leaving:
             segment.drop()
 
-    def _replace(self, segments: list[Segment]) -> None:
+    def _replace(self, segments: list[PrefetchRange]) -> None:
         segments.sort(key=lambda segment: segment.start)
         self._held = (tuple(segment.start for segment in segments), tuple(segments))
 
@@ -191,7 +191,7 @@ class HeldReader:
             start, at = start + len(part), at + 1
         return b"".join(parts)
 
-    def _read(self, segment: Segment, start: int, stop: int) -> bytes | None:
+    def _read(self, segment: PrefetchRange, start: int, stop: int) -> bytes | None:
         try:
             return segment.read(start, stop)
         except StoreError:
@@ -207,7 +207,7 @@ class HeldReader:
         self._reader.close()
 
 
-class PulledReader:
+class StreamingReader:
     """Some ranges of an object, read in order by one thread; each range is one request, made when it is come to.
 
     What lies before the last read is forgotten. Anything else is read through ``reader``, which need not be far.
@@ -216,7 +216,7 @@ class PulledReader:
     Example:
         >>> from shoal.store import store_for
         >>> _ = store_for("memory://pulled/a").write_all("memory://pulled/a", b"0123456789")
-        >>> reader = PulledReader(store_for("memory://pulled/a").open("memory://pulled/a"), [(2, 5), (7, 10)])
+        >>> reader = StreamingReader(store_for("memory://pulled/a").open("memory://pulled/a"), [(2, 5), (7, 10)])
         >>> reader.read(3, 5), reader.read(7, 8)
         (b'34', b'7')
     """
@@ -225,7 +225,7 @@ class PulledReader:
         self, reader: ObjectReader, ranges: Sequence[tuple[int, int]], held: tuple[int, Sequence[bytes]] = (-1, ())
     ) -> None:
         self._reader = reader
-        self._far = reader if isinstance(reader, FarReader) else None
+        self._far = reader if isinstance(reader, RemoteReader) else None
         self._ranges = list(reversed(ranges))
         self._pieces: Generator[bytes] | None = None
         self._start, self._held = held[0], list(held[1])
@@ -267,7 +267,7 @@ class PulledReader:
     def read_many(self, starts: Sequence[int], stops: Sequence[int]) -> list[bytes]:
         return [self.read(start, stop) for start, stop in zip(starts, stops, strict=True)]
 
-    def _reaches(self, far: FarReader, start: int, stop: int) -> bool:
+    def _reaches(self, far: RemoteReader, start: int, stop: int) -> bool:
         """Whether the range under way, or one that comes, has these bytes; then it is the one under way."""
         while self._ranges and start >= self._end:
             self.close()
@@ -300,7 +300,7 @@ class PulledReader:
 
 def read_forward(reader: ObjectReader) -> ObjectReader:
     """The reader, read ahead where it is far; for one thread."""
-    return ForwardReader(HeldReader(reader)) if isinstance(reader, FarReader) else reader
+    return ForwardReader(PrefetchedReader(reader)) if isinstance(reader, RemoteReader) else reader
 
 
 class ForwardReader:
@@ -309,9 +309,9 @@ class ForwardReader:
     Where reads skip, as from one header to the next over a large member, only what is asked for is fetched.
     """
 
-    def __init__(self, reader: HeldReader) -> None:
+    def __init__(self, reader: PrefetchedReader) -> None:
         self._reader = reader
-        self._segments: deque[Segment] = deque()
+        self._segments: deque[PrefetchRange] = deque()
         self._next = 0
         """Where the last read ended."""
         self._known = 0

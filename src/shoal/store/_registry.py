@@ -14,10 +14,10 @@ from ._memory import MemoryStore
 from ._options import shown
 from ._url import OBJECT_STORES, local_path, scheme_of
 
-__all__ = ["is_far", "no_such_path", "register_store", "store_for"]
+__all__ = ["is_remote", "no_such_path", "register_store", "store_for"]
 
 _FAR = {*OBJECT_STORES, "hf"}
-"""Schemes whose readers are `FarReader`."""
+"""Schemes whose readers are `RemoteReader`."""
 _STORES: dict[str, Store] = {"file": LocalStore(), "memory": MemoryStore()}
 _MOST_NAMES = 3
 
@@ -25,7 +25,7 @@ _MOST_NAMES = 3
 def register_store(scheme: str, store: Store) -> None:
     """Serve every ``scheme://`` URL of this process from ``store``.
 
-    A store that says ``is_far`` opens objects as `FarReader`, which are read ahead.
+    A store that says ``is_far`` opens objects as `RemoteReader`, which are read ahead.
 
     Example:
         >>> register_store("scratch", MemoryStore())
@@ -58,11 +58,11 @@ def store_for(url: str) -> Store:
         ) from None
 
 
-def is_far(url: str) -> bool:
+def is_remote(url: str) -> bool:
     """Whether reading ``url`` takes a request to another machine, so that what is read is better asked for ahead.
 
     Example:
-        >>> is_far("s3://bucket/a.tar"), is_far("data/a.tar")
+        >>> is_remote("s3://bucket/a.tar"), is_remote("data/a.tar")
         (True, False)
     """
     return scheme_of(url) in _FAR

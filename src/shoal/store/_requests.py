@@ -22,12 +22,12 @@ from ._options import StoreOptions, gates_for, options_for, shown
 from ._statistics import request
 
 __all__ = [
-    "Answer",
-    "Known",
-    "Patience",
+    "ObjectVersion",
     "Place",
     "RangePlan",
     "RequestFailed",
+    "Response",
+    "RetryBudget",
     "cut_range",
     "fetch",
     "head",
@@ -68,7 +68,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class ObjectVersion:
     """Which object an answer was of."""
 
     size: int
@@ -77,12 +77,12 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     """What a request brought, and of which object."""
 
     pieces: list[bytes]
     """In pieces, as they came: whoever wants them whole joins them with others at once."""
-    known: Known
+    known: ObjectVersion
 
     @property
     def data(self) -> bytes:
@@ -120,14 +120,14 @@ def version_of_etag(etag: str) -> str:
     return etag.replace('"', "")
 
 
-def known_of(meta: Any) -> Known:
-    return Known(meta["size"], version_of(meta), meta["e_tag"])
+def known_of(meta: Any) -> ObjectVersion:
+    return ObjectVersion(meta["size"], version_of(meta), meta["e_tag"])
 
 
 # ------------------------------------------------------------------------------------------------------------ retrying
 
 
-class Patience:
+class RetryBudget:
     """How often, and how long, one request is still worth repeating."""
 
     def __init__(self, place: Place) -> None:
@@ -186,9 +186,9 @@ def wait_turn(root: str) -> None:
 # ------------------------------------------------------------------------------------------------------------ requests
 
 
-def head(place: Place) -> Known:
+def head(place: Place) -> ObjectVersion:
     """What is known of an object without reading it. Raises the errors of `our_error`."""
-    patience = Patience(place)
+    patience = RetryBudget(place)
     while True:
         try:
             return _head_once(place, patience.attempts > 0)
@@ -196,7 +196,7 @@ def head(place: Place) -> Known:
             patience.give_up_or_wait(failed.failure)
 
 
-def _head_once(place: Place, retry: bool) -> Known:
+def _head_once(place: Place, retry: bool) -> ObjectVersion:
     clients = place.clients
     wait_turn(place.address.root)
     with hold_all(gates_for(place.url)), request("HEAD", place.url, clients.endpoint, retry=retry):
@@ -206,7 +206,7 @@ def _head_once(place: Place, retry: bool) -> Known:
             raise RequestFailed(failure_of(error)) from None
 
 
-def fetch(place: Place, start: int, stop: int | None, known: Known | None = None) -> Answer:
+def fetch(place: Place, start: int, stop: int | None, known: ObjectVersion | None = None) -> Response:
     """The bytes ``[start, stop)`` of the object, fewer only where it ends; of the ``known`` one and no other.
 
     ``stop`` None asks for the whole object, without a range. A connection that breaks is taken up again after the last
@@ -218,14 +218,14 @@ def fetch(place: Place, start: int, stop: int | None, known: Known | None = None
         if piece:
             pieces.append(piece)
     assert known is not None  # noqa: S101 - an answer says which object it is of
-    return Answer(pieces, known)
+    return Response(pieces, known)
 
 
 def streamed(
-    place: Place, start: int, stop: int | None, known: Known | None = None, chunk: int = _CHUNK
-) -> Generator[tuple[Known, bytes]]:
+    place: Place, start: int, stop: int | None, known: ObjectVersion | None = None, chunk: int = _CHUNK
+) -> Generator[tuple[ObjectVersion, bytes]]:
     """What `fetch` promises, in pieces of about ``chunk`` bytes as they come, each with the object it is of."""
-    patience, begun = Patience(place), start
+    patience, begun = RetryBudget(place), start
     while True:
         failure, resumed = short_answer(), start
         try:
@@ -250,8 +250,8 @@ def streamed(
 
 
 def _cut_out(
-    place: Place, start: int, stop: int | None, known: Known | None, chunk: int
-) -> Generator[tuple[Known, bytes]]:
+    place: Place, start: int, stop: int | None, known: ObjectVersion | None, chunk: int
+) -> Generator[tuple[ObjectVersion, bytes]]:
     """A range of an object whose server gives no ranges: what comes before it is read and dropped."""
     at, is_first = 0, True
     with closing(streamed(place, 0, None, known, chunk)) as pieces:
@@ -265,7 +265,7 @@ def _cut_out(
                 return
 
 
-def _same(found: Known, known: Known | None, url: str) -> Known:
+def _same(found: ObjectVersion, known: ObjectVersion | None, url: str) -> ObjectVersion:
     if known is not None and (found.version, found.size) != (known.version, known.size):
         raise ObjectChangedError(
             "the object was replaced while it was read",
@@ -277,8 +277,8 @@ def _same(found: Known, known: Known | None, url: str) -> Known:
 
 
 def _chunks(
-    place: Place, start: int, stop: int | None, known: Known | None, patience: Patience, chunk: int
-) -> Generator[tuple[Known, bytes]]:
+    place: Place, start: int, stop: int | None, known: ObjectVersion | None, patience: RetryBudget, chunk: int
+) -> Generator[tuple[ObjectVersion, bytes]]:
     """One attempt, in pieces as they come; the first says which object it is even when it is empty."""
     clients = place.clients
     wait_turn(place.address.root)
@@ -299,7 +299,13 @@ def _chunks(
 
 
 def _opened(
-    place: Place, clients: Clients, start: int, stop: int | None, known: Known | None, patience: Patience, chunk: int
+    place: Place,
+    clients: Clients,
+    start: int,
+    stop: int | None,
+    known: ObjectVersion | None,
+    patience: RetryBudget,
+    chunk: int,
 ) -> Iterator[tuple[Any, bytes]]:
     """An answer, by the way that suits the request; obstore's own is good for all."""
     match = known.etag if known is not None and known.etag and not known.etag.startswith("W/") else None
@@ -311,10 +317,10 @@ def _opened(
     return _ask(clients, place.address.path, start, stop, match, chunk) if made is None else made
 
 
-def _found(place: Place, meta: Any, known: Known | None) -> Known:
+def _found(place: Place, meta: Any, known: ObjectVersion | None) -> ObjectVersion:
     """Which object this is. At a commit of a hub there is no other; the hosts that send it have ETags of their own."""
     if place.address.kind == "hf" and known is not None:
-        return Known(meta["size"], known.version, None)
+        return ObjectVersion(meta["size"], known.version, None)
     return known_of(meta)
 
 

@@ -13,12 +13,12 @@ from ._concurrency import submit
 from ._registry import store_for
 from ._url import OBJECT_STORES, scheme_of
 
-__all__ = ["Glance", "asked_early", "glance_now"]
+__all__ = ["StoreSnapshot", "glance_now", "prefetch_small_object"]
 
 _MOST_BYTES = 8 << 20
 
 
-class Glance:
+class StoreSnapshot:
     """Inside `looking`, object stores answer again what they answered before, about folders and small objects.
 
     So whatever is opened inside is seen as it was at one moment. It may be looked with again later, from any thread.
@@ -26,7 +26,7 @@ class Glance:
 
     Example:
         >>> from shoal.store import store_for
-        >>> with Glance().looking():
+        >>> with StoreSnapshot().looking():
         ...     store_for("memory://glance").is_folder("memory://glance")
         False
     """
@@ -89,26 +89,26 @@ class Glance:
         )
 
 
-_NOW: ContextVar[Glance | None] = ContextVar("glance", default=None)
+_NOW: ContextVar[StoreSnapshot | None] = ContextVar("glance", default=None)
 
 
-def glance_now() -> Glance | None:
+def glance_now() -> StoreSnapshot | None:
     """The one that is entered; None where every question is asked."""
     return _NOW.get()
 
 
 @contextmanager
-def asked_early(url: str) -> Iterator[None]:
+def prefetch_small_object(url: str) -> Iterator[None]:
     """Read a small object of an object store on another thread, for whoever asks for it inside.
 
     Example:
         >>> from shoal.store import store_for
         >>> _ = store_for("memory://early/a").write_all("memory://early/a", b"0123")
-        >>> with asked_early("memory://early/a"):
+        >>> with prefetch_small_object("memory://early/a"):
         ...     store_for("memory://early/a").read_all("memory://early/a")
         b'0123'
     """
-    glance = glance_now() or Glance()
+    glance = glance_now() or StoreSnapshot()
     glance.begin(url)
     with glance.looking():
         yield

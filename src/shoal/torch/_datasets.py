@@ -150,7 +150,7 @@ class TorchIterableDataset(torch.utils.data.IterableDataset[Any]):
         """Have the loader stand where this iteration begins; returns how many batches were given of it already."""
         loaded, self._loaded = self._loaded, None
         begun, self._count = self._begun or {}, self._count + 1
-        turn = Turn(self._turns, json.dumps(begun), f"{seed} {self._count}")
+        turn = IterationCounter(self._turns, json.dumps(begun), f"{seed} {self._count}")
         if loaded is not None:
             if loaded["given"] and loaded["share"] != share:
                 raise LoaderStateError("the state is of another worker", expected=share, found=loaded["share"])
@@ -175,7 +175,7 @@ def _ranked(loader: load.DataLoader) -> load.DataLoader:
     return made
 
 
-class Turn:
+class IterationCounter:
     """Which iteration of PyTorch's loader this is: all its workers must come to the same number, without a word.
 
     They know a seed that is new in each iteration, and share a few numbers in memory. The first worker with a new seed

@@ -20,7 +20,16 @@ from shoal import load
 from shoal.adapt import map_arrays, map_leaves
 from shoal.codec import ImageSpec, decode, decode_spec
 from shoal.errors import MissingExtraError, OptionError, ShoalWarning
-from shoal.load import Built, Described, LoaderOptions, Map, PipelineSpec, StreamSource, build, describe_source
+from shoal.load import (
+    BoundPipeline,
+    LoaderOptions,
+    Map,
+    PipelineSpec,
+    SourceDescription,
+    StreamSource,
+    build,
+    describe_source,
+)
 
 __all__ = ["DataLoader", "as_tensors", "decode_jpegs", "ranks"]
 
@@ -96,7 +105,7 @@ class DataLoader(load.DataLoader):
         return made
 
     @functools.cached_property
-    def _built(self) -> Built:
+    def _built(self) -> BoundPipeline:
         spec, init = self._spec, self._delivery.worker_init_fn
         if spec.options.rank is None:
             spec = replace(spec, options=spec.options.with_options(**ranks()))
@@ -190,7 +199,7 @@ class _Prepared:
         self._numbers = itertools.count()
         self._caller = threading.get_ident()
 
-    def __load__(self) -> Described:
+    def __load__(self) -> SourceDescription:
         described = describe_source(self._data)
         if isinstance(described.source, StreamSource):
             return replace(described, steps=(Map(self._first), *described.steps))

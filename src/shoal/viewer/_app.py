@@ -36,14 +36,14 @@ from ._media import SANDBOX, drawing, part_of, picture_at, problem_picture, stor
 from ._page_sample import lenses_page, peek_text, sample_page, schema_page
 from ._page_samples import columns_page, facets_part, filter_box, grid_page
 from ._page_shards import build_page, build_part, build_state, shards_page, verified_part
-from ._session import Ask, Opened, Place
+from ._session import Place, SampleQuery, ViewerSession
 from ._values import hex_dump
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-__all__ = ["Door", "viewer_app"]
+__all__ = ["AccessPolicy", "viewer_app"]
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -76,7 +76,7 @@ def require_starlette() -> None:
         ) from error
 
 
-def viewer_app(opened: Opened, door: Door) -> AsgiApp:
+def viewer_app(opened: ViewerSession, door: AccessPolicy) -> AsgiApp:
     """The viewer of one dataset, as an ASGI application. Raises MissingExtraError."""
     require_starlette()
     from starlette.applications import Starlette
@@ -122,7 +122,7 @@ def _quiet(app: Any) -> AsgiApp:
 class _Site:
     """What each address answers."""
 
-    def __init__(self, opened: Opened) -> None:
+    def __init__(self, opened: ViewerSession) -> None:
         self._opened = opened
 
     def frame(self) -> Frame:
@@ -160,7 +160,7 @@ class _Site:
             if request.url.path == "/facets":
                 return tag("p", "The condition cannot be understood.", cls="quiet")
             title, there = tag("h1", "Samples", cls="unseen"), _columns_there(self._opened)
-            return page(self.frame(), "Filter", title, box, there, here="/", ask=Ask(split=ask.split))
+            return page(self.frame(), "Filter", title, box, there, here="/", ask=SampleQuery(split=ask.split))
         return problem_page(self.frame(), error)
 
     def grid(self, request: Request) -> Html:
@@ -279,10 +279,11 @@ class _Site:
         return HTMLResponse(_encoded(unknown_page(self.frame(), "The page cannot be made", text)), 500)
 
 
-def _columns_there(opened: Opened) -> Html | None:
+def _columns_there(opened: ViewerSession) -> Html | None:
     names = opened.column_names()[:60]
     links = [
-        tag("a", plain(name, 60), href=asked("/", Ask(str(F[name].is_not_null()))), cls="button") for name in names
+        tag("a", plain(name, 60), href=asked("/", SampleQuery(str(F[name].is_not_null()))), cls="button")
+        for name in names
     ]
     return (
         tag("section", tag("h2", "Columns you can ask about"), tag("div", *links, cls="chips"), cls="part-of-page")
@@ -306,10 +307,10 @@ def _encoded(html: Html) -> bytes:
     return fragment(html).encode("utf-8", "replace")
 
 
-def _ask(request: Request) -> Ask:
+def _ask(request: Request) -> SampleQuery:
     asked = request.query_params
     shuffle = _number(request, "shuffle", 0) if asked.get("shuffle") else None
-    return Ask(asked.get("where", "").strip()[:4000], asked.get("split", ""), shuffle)
+    return SampleQuery(asked.get("where", "").strip()[:4000], asked.get("split", ""), shuffle)
 
 
 def _number(request: Request, name: str, default: int) -> int:
@@ -347,7 +348,7 @@ _OWN = ("same-origin", "none")
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class AccessPolicy:
     """By which names the server may be called, and the token that opens it."""
 
     token: str
@@ -366,7 +367,7 @@ class Door:
         """Whether a Host header names this server.
 
         Example:
-            >>> door = Door("secret", 8000)
+            >>> door = AccessPolicy("secret", 8000)
             >>> door.is_called("localhost:8000"), door.is_called("evil.example:8000"), door.is_called("localhost")
             (True, False, False)
         """
@@ -384,7 +385,7 @@ def _is_address(text: str) -> bool:
     return True
 
 
-def guarded(app: AsgiApp, door: Door) -> AsgiApp:
+def guarded(app: AsgiApp, door: AccessPolicy) -> AsgiApp:
     """The app behind the door: other requests get a page that says what to do, and nothing of the dataset."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
@@ -423,7 +424,7 @@ def _sealed(send: Send) -> Send:
     return sealed
 
 
-def _with_token(scope: Scope, door: Door) -> str | None:
+def _with_token(scope: Scope, door: AccessPolicy) -> str | None:
     """The same address without the token, where that is right; None where there is none."""
     pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
     given = [value for name, value in pairs if name == "token"]
@@ -438,7 +439,7 @@ def _same(given: str, token: str) -> bool:
     return secrets.compare_digest(given.encode(), token.encode())
 
 
-def _has_cookie(text: str, door: Door) -> bool:
+def _has_cookie(text: str, door: AccessPolicy) -> bool:
     try:
         morsel = SimpleCookie(text).get(door.cookie)
     except CookieError:
@@ -446,7 +447,7 @@ def _has_cookie(text: str, door: Door) -> bool:
     return morsel is not None and _same(morsel.value, door.token)
 
 
-async def _let_in(send: Send, door: Door, address: str) -> None:
+async def _let_in(send: Send, door: AccessPolicy, address: str) -> None:
     """From now on the cookie says it: the token is out of the address bar, the history and what is passed on."""
     cookie = f"{door.cookie}={door.token}; HttpOnly; SameSite=Lax; Path=/"
     headers = [

@@ -15,7 +15,7 @@ import pyarrow as pa
 from shoal.dataset import F
 from shoal.errors import ShoalError
 
-from ._session import Opened
+from ._session import ViewerSession
 
 __all__ = ["Suggestion", "suggestions"]
 
@@ -36,15 +36,15 @@ class Suggestion:
     note: str = ""
 
 
-def suggestions(opened: Opened, text: str, at: int) -> tuple[int, list[Suggestion]]:
+def suggestions(opened: ViewerSession, text: str, at: int) -> tuple[int, list[Suggestion]]:
     """Where the word at the cursor starts, and what may stand there.
 
     Example:
         >>> import shoal
         >>> with shoal.ShardWriter("memory://doc/suggest/a-%06d.tar") as writer:
         ...     writer.write({"__key__": "a", "json": {"width": 640, "label": "cat"}})
-        >>> from shoal.viewer._session import Looked
-        >>> opened = Opened(Looked("memory://doc/suggest"))
+        >>> from shoal.viewer._session import ViewOptions as Looked
+        >>> opened = ViewerSession(Looked("memory://doc/suggest"))
         >>> suggestions(opened, "wi", 2)
         (0, [Suggestion(text='width ', note='int64')])
         >>> suggestions(opened, "label = ", 8)
@@ -56,7 +56,7 @@ def suggestions(opened: Opened, text: str, at: int) -> tuple[int, list[Suggestio
     return at - len(word), _next(opened, before, word)[:_MOST]
 
 
-def _next(opened: Opened, before: Sequence[str], word: str) -> list[Suggestion]:
+def _next(opened: ViewerSession, before: Sequence[str], word: str) -> list[Suggestion]:
     columns = _columns(opened)
     if not before or before[-1].lower() in _WORDS or (before[-1] == "(" and not _in_list(before)):
         return _names(columns, word)
@@ -84,7 +84,7 @@ def _unquoted(token: str) -> str:
     return token[1:-1].replace('""', '"') if token.startswith('"') else token
 
 
-def _columns(opened: Opened) -> dict[str, str]:
+def _columns(opened: ViewerSession) -> dict[str, str]:
     """Every name a column may go by, and its type: whole names, and their ends where only one column ends so."""
     whole = {name: _type(opened, name) for name in opened.column_names()}
     ends: dict[str, list[str]] = {}
@@ -94,7 +94,7 @@ def _columns(opened: Opened) -> dict[str, str]:
     return {**short, **whole, "__key__": "string"}
 
 
-def _type(opened: Opened, name: str) -> str:
+def _type(opened: ViewerSession, name: str) -> str:
     source = opened.shards
     if source is None:
         return ""
@@ -121,7 +121,7 @@ def _operators(kind: str, word: str) -> list[Suggestion]:
     return [Suggestion(each) for each in words if each and each.startswith(word.lower())]
 
 
-def _values(opened: Opened, column: str, word: str) -> list[Suggestion]:
+def _values(opened: ViewerSession, column: str, word: str) -> list[Suggestion]:
     wanted = word.strip("'").replace("''", "'").lower()
     found = []
     for value, count in _counted(opened, column):
@@ -134,13 +134,13 @@ def _values(opened: Opened, column: str, word: str) -> list[Suggestion]:
 _LOCK = threading.Lock()
 
 
-def _counted(opened: Opened, column: str) -> tuple[tuple[Any, int], ...]:
+def _counted(opened: ViewerSession, column: str) -> tuple[tuple[Any, int], ...]:
     with _LOCK:
         return _commonest(opened, opened.dataset, column)
 
 
 @lru_cache(maxsize=64)
-def _commonest(opened: Opened, dataset: Any, column: str) -> tuple[tuple[Any, int], ...]:
+def _commonest(opened: ViewerSession, dataset: Any, column: str) -> tuple[tuple[Any, int], ...]:
     """The commonest values; counted once for each opening of the dataset."""
     try:
         values = dataset.column(column).drop_null()

@@ -22,7 +22,7 @@ from shoal.errors import (
 )
 from shoal.store import base_name, parent_url
 
-from ._session import Ask
+from ._session import SampleQuery
 
 __all__ = [
     "Child",
@@ -132,11 +132,11 @@ class Frame:
     is_unfinished: bool = False
 
 
-def asked(address: str, ask: Ask, **more: str | int | None) -> str:
+def asked(address: str, ask: SampleQuery, **more: str | int | None) -> str:
     """An address with what is asked for.
 
     Example:
-        >>> asked("/", Ask("width >= 2"), page=3)
+        >>> asked("/", SampleQuery("width >= 2"), page=3)
         '/?where=width%20%3E%3D%202&page=3'
     """
     pairs: dict[str, str | int | None] = {"where": ask.where, "split": ask.split, "shuffle": ask.shuffle, **more}
@@ -144,7 +144,7 @@ def asked(address: str, ask: Ask, **more: str | int | None) -> str:
     return f"{address}?{urlencode(said, quote_via=quote, errors='replace')}" if said else address
 
 
-def page(frame: Frame | None, title: str, *body: Child, here: str = "", ask: Ask | None = None) -> Html:
+def page(frame: Frame | None, title: str, *body: Child, here: str = "", ask: SampleQuery | None = None) -> Html:
     """A whole page. ``here`` is the address of the part it belongs to; without a frame, nothing else is said."""
     head = tag(
         "head",
@@ -160,11 +160,15 @@ def page(frame: Frame | None, title: str, *body: Child, here: str = "", ask: Ask
     )
     main = tag("main", *body, id="main", tabindex="-1")
     skip = tag("a", "Skip to the content", href="#main", cls="skip")
-    whole = tag("body", main) if frame is None else tag("body", skip, _header(frame, here, ask or Ask()), main, _keys())
+    whole = (
+        tag("body", main)
+        if frame is None
+        else tag("body", skip, _header(frame, here, ask or SampleQuery()), main, _keys())
+    )
     return fragment(Html("<!doctype html>"), tag("html", head, whole, lang="en"))
 
 
-def _header(frame: Frame, here: str, ask: Ask) -> Html:
+def _header(frame: Frame, here: str, ask: SampleQuery) -> Html:
     places = [
         ("Samples", "/"),
         ("Columns", "/columns"),

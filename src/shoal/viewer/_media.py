@@ -17,7 +17,7 @@ from shoal.codec import Buffer
 from shoal.errors import DecodeError, FieldError, MissingExtraError, ShoalError
 
 from ._html import Html, plain, show_number, tag
-from ._session import Opened, Place, kind_of, media_type, value_at
+from ._session import Place, ViewerSession, kind_of, media_type, value_at
 
 __all__ = [
     "array_facts",
@@ -67,7 +67,7 @@ class Part:
     headers: dict[str, str]
 
 
-def stored_bytes(opened: Opened, place: Place) -> Extent:
+def stored_bytes(opened: ViewerSession, place: Place) -> Extent:
     """The bytes at a place; of a stored field only those that are asked for are read. Raises ShoalError."""
     source = opened.shards
     if source is not None and place.lens is None and not place.at:
@@ -130,7 +130,7 @@ def _attachment(place: Place) -> str:
     return f"attachment; filename*=UTF-8''{quote(name)}"
 
 
-def picture_at(opened: Opened, place: Place, width: int, plane: int) -> Picture:
+def picture_at(opened: ViewerSession, place: Place, width: int, plane: int) -> Picture:
     """A picture of the value at a place. Raises ShoalError."""
     value = value_at(opened, place)
     while isinstance(value, dict) and value and not place.at:  # an .npz on a card: its first array
@@ -148,7 +148,7 @@ def _array(array: np.ndarray[Any, Any], plane: int) -> Picture:
     return array_picture(array, plane)
 
 
-def drawing(opened: Opened, place: Place) -> bytes:
+def drawing(opened: ViewerSession, place: Place) -> bytes:
     """A stored SVG, to be drawn as an image. Raises DecodeError where it is none, or has entities to expand."""
     data = value_at(opened, place)
     if (

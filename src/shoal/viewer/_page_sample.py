@@ -18,12 +18,12 @@ from ._html import Child, Frame, Html, asked, fragment, page, plain, show_bytes,
 from ._page_samples import PAGE
 from ._session import (
     PAGE_LIMITS,
-    Ask,
     Failure,
-    Opened,
     Place,
     Record,
+    SampleQuery,
     TooLarge,
+    ViewerSession,
     as_mapping,
     kind_of,
     lens_named,
@@ -44,7 +44,7 @@ def thumbnail(sample: Full) -> Small:
     return Small(sample.label)"""
 
 
-def sample_page(opened: Opened, frame: Frame, ask: Ask, position: int) -> Html:
+def sample_page(opened: ViewerSession, frame: Frame, ask: SampleQuery, position: int) -> Html:
     """The sample at a position of what is asked for. Raises PositionError."""
     numbers = opened.numbers(ask)
     if not 0 <= position < numbers.count:
@@ -64,7 +64,7 @@ def sample_page(opened: Opened, frame: Frame, ask: Ask, position: int) -> Html:
     return page(frame, plain(record.key, 80), head, body, here="/", ask=ask)
 
 
-def _walk(ask: Ask, position: int, count: int) -> Html:
+def _walk(ask: SampleQuery, position: int, count: int) -> Html:
     def step(name: str, to: int, rel: str) -> Html:
         if not 0 <= to < count:
             return tag("span", name, cls="button off", aria_disabled="true")
@@ -119,7 +119,7 @@ def _value(record: Record, name: str, value: Any) -> Html:
     return tag("section", tag("h2", plain(name)), tag("div", shown, cls="shown"), cls="field")
 
 
-def _origin(opened: Opened, record: Record) -> Html:
+def _origin(opened: ViewerSession, record: Record) -> Html:
     facts: list[tuple[str, str]] = [("number", f"{record.number:,}")]
     if record.url is not None:
         facts += [("shard", plain(base_name(record.url))), ("row", f"{record.row:,}")]
@@ -134,7 +134,7 @@ def _origin(opened: Opened, record: Record) -> Html:
     return tag("section", tag("h2", "Where it lies"), tag("dl", *rows, cls="pairs"), where, on_command_line)
 
 
-def _sample_columns(opened: Opened, record: Record) -> Html | None:
+def _sample_columns(opened: ViewerSession, record: Record) -> Html | None:
     """What the index knows of the sample."""
     source = opened.shards
     if source is None or record.shard is None or record.problem is not None:
@@ -153,7 +153,7 @@ def _told(value: Any) -> str:
     return show_number(value) if isinstance(value, int | float) else plain(str(value), 160)
 
 
-def peek_text(opened: Opened, place: Place, most: int = 512) -> bytes:
+def peek_text(opened: ViewerSession, place: Place, most: int = 512) -> bytes:
     """The first bytes of a stored field. Raises ShoalError."""
     source = opened.shards
     if source is None:
@@ -164,7 +164,7 @@ def peek_text(opened: Opened, place: Place, most: int = 512) -> bytes:
     return source.shard(record.shard or 0).read_part(record.row, place.field, 0, most)
 
 
-def lenses_page(opened: Opened, frame: Frame, ask: Ask, name: str, number: int) -> Html:
+def lenses_page(opened: ViewerSession, frame: Frame, ask: SampleQuery, name: str, number: int) -> Html:
     """A few samples and their views. Raises LensNotFoundError, QueryError."""
     lenses = lenses_of(opened)
     head = tag("h1", "Lenses")
@@ -189,7 +189,7 @@ def lenses_page(opened: Opened, frame: Frame, ask: Ask, name: str, number: int) 
     return page(frame, "Lenses", head, choice, *rows, _pager(ask, chosen.name, at, last), here="/lenses", ask=ask)
 
 
-def _how(opened: Opened) -> Html:
+def _how(opened: ViewerSession) -> Html:
     kind = opened.dataset.sample_type.__name__
     return fragment(
         tag("p", f"No lens from {kind} is known. A lens shows samples of one type as another:"),
@@ -204,7 +204,7 @@ def _how(opened: Opened) -> Html:
     )
 
 
-def _row(opened: Opened, record: Record, lens: Lens[Any, Any]) -> Html:
+def _row(opened: ViewerSession, record: Record, lens: Lens[Any, Any]) -> Html:
     try:
         sample = typed_sample(opened.dataset, record.number)
         left: Html = _side(sample, record.number, "")
@@ -231,7 +231,7 @@ def _side(sample: Any, number: int, lens: str) -> Html:
     return tag("div", *parts, cls="parts")
 
 
-def _pager(ask: Ask, name: str, at: int, last: int) -> Html | None:
+def _pager(ask: SampleQuery, name: str, at: int, last: int) -> Html | None:
     if last == 0:
         return None
 
@@ -243,7 +243,7 @@ def _pager(ask: Ask, name: str, at: int, last: int) -> Html | None:
     return tag("nav", before, tag("span", f"{at + 1:,} of {last + 1:,}"), after, cls="pager", aria_label="Pages")
 
 
-def schema_page(opened: Opened, frame: Frame) -> Html:
+def schema_page(opened: ViewerSession, frame: Frame) -> Html:
     """Fields, columns, schema and metadata."""
     dataset = opened.dataset
     source = opened.shards
@@ -301,7 +301,7 @@ def _fields(source: ShardSource) -> Html:
     return _table("Fields", ("Field", "Shown as", "Samples", "Size", "Mean"), rows, (2, 3, 4))
 
 
-def _schema_columns(opened: Opened) -> Html | None:
+def _schema_columns(opened: ViewerSession) -> Html | None:
     source = opened.shards
     names = opened.column_names()
     types: dict[str, str] = {}

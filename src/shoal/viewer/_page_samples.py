@@ -21,14 +21,14 @@ from ._html import Child, Frame, Html, asked, fragment, page, plain, show_bytes,
 from ._media import bars
 from ._session import (
     CARD_LIMITS,
-    Ask,
     Failure,
     Kind,
-    Numbers,
-    Opened,
     Place,
+    QueryResult,
     Record,
+    SampleQuery,
     Values,
+    ViewerSession,
     kind_of,
     place_of,
     read_values,
@@ -47,7 +47,7 @@ _FIRST: tuple[Kind, ...] = ("image", "video", "audio", "array", "text", "svg", "
 _ON_A_CARD = 3
 
 
-def grid_page(opened: Opened, frame: Frame, ask: Ask, number: int) -> Html:
+def grid_page(opened: ViewerSession, frame: Frame, ask: SampleQuery, number: int) -> Html:
     """One page of samples. Raises QueryError where the condition is none."""
     numbers = opened.numbers(ask)
     last = max(0, (numbers.count - 1) // PAGE)
@@ -70,7 +70,7 @@ def grid_page(opened: Opened, frame: Frame, ask: Ask, number: int) -> Html:
     return page(frame, plain(title), tag("div", aside, tag("div", *body, cls="samples"), cls="two"), here="/", ask=ask)
 
 
-def filter_box(opened: Opened, ask: Ask, problem: ShoalError | None = None) -> Html:
+def filter_box(opened: ViewerSession, ask: SampleQuery, problem: ShoalError | None = None) -> Html:
     """The line to write a condition in, with what was wrong with the last one."""
     hidden: list[Child] = []
     if ask.shuffle is not None:
@@ -94,7 +94,9 @@ def filter_box(opened: Opened, ask: Ask, problem: ShoalError | None = None) -> H
     )
     listed = tag("ul", id="suggestions", role="listbox", aria_label="Suggestions", hidden=True)
     said = tag("pre", str(problem), id="where-problem", cls="failure", role="alert") if problem is not None else None
-    clear = tag("a", "Clear", href=asked("/", Ask("", ask.split, ask.shuffle)), cls="button") if ask.where else None
+    clear = (
+        tag("a", "Clear", href=asked("/", SampleQuery("", ask.split, ask.shuffle)), cls="button") if ask.where else None
+    )
     return tag(
         "form",
         tag("label", "Where", for_="where"),
@@ -110,7 +112,7 @@ def filter_box(opened: Opened, ask: Ask, problem: ShoalError | None = None) -> H
     )
 
 
-def _example(opened: Opened) -> str:
+def _example(opened: ViewerSession) -> str:
     """What may be written, in the dataset's own words."""
     with contextlib.suppress(ShoalError, OSError):
         names = [name.rpartition(".")[2] for name in opened.first_columns()]
@@ -119,7 +121,7 @@ def _example(opened: Opened) -> str:
     return "width >= 512 and label = 'cat'"
 
 
-def _splits(opened: Opened, ask: Ask) -> Html | None:
+def _splits(opened: ViewerSession, ask: SampleQuery) -> Html | None:
     try:
         names = list(opened.splits)
     except ShoalError:
@@ -131,7 +133,7 @@ def _splits(opened: Opened, ask: Ask) -> Html | None:
     return tag("select", *options, name="split", aria_label="Split", cls="split")
 
 
-def _summary(opened: Opened, ask: Ask, numbers: Numbers, at: int) -> Html:
+def _summary(opened: ViewerSession, ask: SampleQuery, numbers: QueryResult, at: int) -> Html:
     total = len(opened.dataset)
     found = show_count(numbers.count, "sample")
     if numbers.count != total:
@@ -139,12 +141,12 @@ def _summary(opened: Opened, ask: Ask, numbers: Numbers, at: int) -> Html:
     first, last = at * PAGE + 1, min(numbers.count, at * PAGE + PAGE)
     shown = tag("span", f"{first:,} to {last:,} shown") if numbers.count > PAGE else None
     mixed = (
-        tag("a", "In order", href=asked("/", Ask(ask.where, ask.split)), id="shuffle")
+        tag("a", "In order", href=asked("/", SampleQuery(ask.where, ask.split)), id="shuffle")
         if ask.shuffle is not None
-        else tag("a", "In a random order", href=asked("/", Ask(ask.where, ask.split, 1)), id="shuffle")
+        else tag("a", "In a random order", href=asked("/", SampleQuery(ask.where, ask.split, 1)), id="shuffle")
     )
     again = (
-        tag("a", "Another", href=asked("/", Ask(ask.where, ask.split, ask.shuffle + 1)))
+        tag("a", "Another", href=asked("/", SampleQuery(ask.where, ask.split, ask.shuffle + 1)))
         if ask.shuffle is not None
         else None
     )
@@ -152,7 +154,7 @@ def _summary(opened: Opened, ask: Ask, numbers: Numbers, at: int) -> Html:
     return tag("p", tag("strong", found), shown, mixed, again, writing, cls="summary", role="status")
 
 
-def _nothing(ask: Ask) -> Html:
+def _nothing(ask: SampleQuery) -> Html:
     if not ask.where and not ask.split:
         return tag("div", tag("h2", "No samples"), tag("p", "The dataset is empty."), cls="empty")
     back = tag("a", "Show all samples", href="/", cls="button")
@@ -165,7 +167,7 @@ def _nothing(ask: Ask) -> Html:
     )
 
 
-def _pager(ask: Ask, at: int, last: int) -> Html | None:
+def _pager(ask: SampleQuery, at: int, last: int) -> Html | None:
     if last == 0:
         return None
     before = tag("a", "Previous", href=asked("/", ask, page=at - 1), rel="prev", cls="button") if at else None
@@ -180,7 +182,7 @@ def _pager(ask: Ask, at: int, last: int) -> Html | None:
     return tag("nav", before, jump, after, cls="pager", aria_label="Pages")
 
 
-def _facets(opened: Opened, ask: Ask) -> Html:
+def _facets(opened: ViewerSession, ask: SampleQuery) -> Html:
     """Counted after the page is there; of many shards far away only when somebody asks."""
     source = opened.shards
     costly = source is not None and not opened.is_local and len(source.shards) > 8
@@ -264,7 +266,7 @@ class Facet:
     note: str = ""
 
 
-def facets_of(opened: Opened, ask: Ask, names: Sequence[str] | None = None) -> list[Facet]:
+def facets_of(opened: ViewerSession, ask: SampleQuery, names: Sequence[str] | None = None) -> list[Facet]:
     """The columns of the samples that are asked for. Raises QueryError."""
     numbers = opened.numbers(ask)
     chosen = (opened.dataset.column_names if names is None else names)[:_MOST_COLUMNS]
@@ -276,7 +278,7 @@ def facets_of(opened: Opened, ask: Ask, names: Sequence[str] | None = None) -> l
     return [_facet(name, table.column(at), numbers) for at, name in enumerate(chosen)]
 
 
-def _alone(source: Source, numbers: Numbers, name: str) -> Facet:
+def _alone(source: Source, numbers: QueryResult, name: str) -> Facet:
     """One column by itself, where some column cannot be counted."""
     try:
         return _facet(name, source.table([name]).column(0), numbers)
@@ -284,7 +286,7 @@ def _alone(source: Source, numbers: Numbers, name: str) -> Facet:
         return Facet(name, "", note=str(error))
 
 
-def _facet(name: str, column: pa.ChunkedArray, numbers: Numbers) -> Facet:
+def _facet(name: str, column: pa.ChunkedArray, numbers: QueryResult) -> Facet:
     values = column if numbers.chosen is None else column.take(pa.array(numbers.chosen))
     kind, nulls = str(values.type), values.null_count
     known = values.drop_null()
@@ -371,7 +373,7 @@ def joined(where: str, more: str) -> str:
 # ----------------------------------------------------------------------------------------------------------------- HTML
 
 
-def facets_part(opened: Opened, ask: Ask) -> Html:
+def facets_part(opened: ViewerSession, ask: SampleQuery) -> Html:
     """The columns, for the side of the page of samples."""
     facets = facets_of(opened, ask)
     if not facets:
@@ -380,7 +382,7 @@ def facets_part(opened: Opened, ask: Ask) -> Html:
     return fragment([_shown(facet, ask) for facet in told])
 
 
-def columns_page(opened: Opened, frame: Frame, ask: Ask) -> Html:
+def columns_page(opened: ViewerSession, frame: Frame, ask: SampleQuery) -> Html:
     """All columns, on a page of their own."""
     numbers = opened.numbers(ask)
     head = tag(
@@ -400,9 +402,9 @@ def columns_page(opened: Opened, frame: Frame, ask: Ask) -> Html:
     )
 
 
-def _shown(facet: Facet, ask: Ask) -> Html:
+def _shown(facet: Facet, ask: SampleQuery) -> Html:
     heading = tag("h2", plain(facet.name, 60), tag("span", facet.type, cls="quiet"))
-    links = [asked("/", Ask(joined(ask.where, one.where), ask.split, ask.shuffle)) for one in facet.bins]
+    links = [asked("/", SampleQuery(joined(ask.where, one.where), ask.split, ask.shuffle)) for one in facet.bins]
     body = _bars(facet, links) if facet.is_histogram else _values(facet, links)
     more = facet.distinct - len(facet.bins)
     notes = [facet.note] if facet.note else []

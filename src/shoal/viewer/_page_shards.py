@@ -18,7 +18,7 @@ from shoal.store import base_name, get, join_url, stat
 from ._html import Child, Frame, Html, fragment, page, plain, show_bytes, show_count, tag
 from ._media import bars
 from ._page_samples import PAGE
-from ._session import Opened
+from ._session import ViewerSession
 
 __all__ = ["build_page", "build_part", "build_state", "shards_page", "verified_part"]
 
@@ -50,7 +50,7 @@ class _Row:
     """The number of its first sample."""
 
 
-def shards_page(opened: Opened, frame: Frame, start: int) -> Html:
+def shards_page(opened: ViewerSession, frame: Frame, start: int) -> Html:
     """A hundred shards from one on, and a drawing of all of them."""
     source = opened.shards
     if source is None:
@@ -75,7 +75,7 @@ def shards_page(opened: Opened, frame: Frame, start: int) -> Html:
     )
 
 
-def _rows(opened: Opened, source: ShardSource) -> list[_Row]:
+def _rows(opened: ViewerSession, source: ShardSource) -> list[_Row]:
     manifest = source.manifest
     if manifest is not None and len(manifest.shards) == len(source.shards):
         named = [(name, record) for name, records in manifest.splits.items() for record in records]
@@ -179,7 +179,7 @@ def _pager(start: int, count: int) -> Html | None:
     return tag("nav", before, said, after, cls="pager", aria_label="Pages")
 
 
-def verified_part(opened: Opened, number: int) -> Html:
+def verified_part(opened: ViewerSession, number: int) -> Html:
     """What is wrong with one shard, found by reading all of it. Raises PositionError."""
     source = opened.shards
     if source is None or not 0 <= number < len(source.shards):
@@ -219,7 +219,7 @@ class _Planned:
     shards: int = 0
 
 
-def _planned(opened: Opened, write: UnfinishedWrite) -> _Planned:
+def _planned(opened: ViewerSession, write: UnfinishedWrite) -> _Planned:
     """The plan of a build; nothing where the writer has none."""
     mark = hashlib.sha256(write.pattern.encode()).hexdigest()[:12]
     url = join_url(opened.looked.path, ".shoal", f"build-{mark}.json")
@@ -240,7 +240,7 @@ def _read_plan(url: str, version: str) -> _Planned:
     return _Planned(sum(shards), len(shards))
 
 
-def build_state(opened: Opened) -> dict[str, Any]:
+def build_state(opened: ViewerSession) -> dict[str, Any]:
     """How far the writers are, as JSON has it."""
     writes = opened.writes()
     return {
@@ -252,13 +252,13 @@ def build_state(opened: Opened) -> dict[str, Any]:
     }
 
 
-def build_page(opened: Opened, frame: Frame) -> Html:
+def build_page(opened: ViewerSession, frame: Frame) -> Html:
     """The page; its script asks for `build_part` again and again."""
     live = tag("div", build_part(opened), id="build", data_src="/build/part", aria_live="polite")
     return page(frame, "Build", tag("h1", "Build"), live, here="/build")
 
 
-def build_part(opened: Opened) -> Html:
+def build_part(opened: ViewerSession) -> Html:
     """What changes: totals, and each writer's shards."""
     writes = opened.writes()
     state = build_state(opened)
@@ -280,7 +280,7 @@ def _total(number: str, name: str) -> Html:
     return tag("div", tag("strong", number), tag("span", name), cls="total")
 
 
-def _ended(opened: Opened) -> list[Child]:
+def _ended(opened: ViewerSession) -> list[Child]:
     opened.forget()
     try:
         count = show_count(len(opened.dataset), "sample")

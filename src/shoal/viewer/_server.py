@@ -15,8 +15,8 @@ from typing import Any
 from shoal.errors import OptionError, StoreError
 from shoal.sample import Lens
 
-from ._app import Door, require_starlette, viewer_app
-from ._session import Looked, Opened
+from ._app import AccessPolicy, require_starlette, viewer_app
+from ._session import ViewerSession, ViewOptions
 
 __all__ = ["ViewerAddress", "view", "viewing"]
 
@@ -41,7 +41,9 @@ class _Viewer:
     ``run`` answers until it is stopped by Ctrl-C, or by ``stop`` from another thread.
     """
 
-    def __init__(self, looked: Looked, *, port: int = 0, share: str | None = None, token: str | None = None) -> None:
+    def __init__(
+        self, looked: ViewOptions, *, port: int = 0, share: str | None = None, token: str | None = None
+    ) -> None:
         self._looked = looked
         self._port = port
         self._share = share
@@ -54,13 +56,13 @@ class _Viewer:
         require_starlette()
         import uvicorn
 
-        opened = Opened(self._looked)
+        opened = ViewerSession(self._looked)
         _ = opened.dataset  # a path that leads nowhere is told to whoever typed it, not to who opens the link
         host = LOOPBACK if self._share is None else _checked(self._share)
         bound = _bound(host, self._port)
         port = bound.getsockname()[1]
         everywhere = ipaddress.ip_address(host).is_unspecified
-        door = Door(self._token or secrets.token_urlsafe(24), port, _hosts(host), everywhere)
+        door = AccessPolicy(self._token or secrets.token_urlsafe(24), port, _hosts(host), everywhere)
         app = viewer_app(opened, door)
         config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", server_header=False)
         self._server = uvicorn.Server(config)
@@ -121,7 +123,7 @@ def _hosts(host: str) -> frozenset[str]:
     return frozenset({own, *names, *(local if address.is_unspecified else ())})
 
 
-def _address(host: str, door: Door) -> ViewerAddress:
+def _address(host: str, door: AccessPolicy) -> ViewerAddress:
     def url(name: str) -> str:
         return f"http://{f'[{name}]' if ':' in name else name}:{door.port}/?token={door.token}"
 
@@ -183,7 +185,7 @@ def viewing(
         ...     print(address.url.partition("token")[0], address.reach)
         http://127.0.0.1:.../? Only this machine can reach it.
     """
-    viewer = _Viewer(Looked(str(path), split, sample_type, tuple(lenses)), port=port, share=share, token=token)
+    viewer = _Viewer(ViewOptions(str(path), split, sample_type, tuple(lenses)), port=port, share=share, token=token)
     address = viewer.open()
     thread = threading.Thread(target=viewer.run, name="shoal-viewer", daemon=True)
     thread.start()

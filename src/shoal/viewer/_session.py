@@ -36,16 +36,16 @@ from shoal.store import join_url, scheme_of, stat, store_for
 __all__ = [
     "CARD_LIMITS",
     "PAGE_LIMITS",
-    "Ask",
     "Failure",
     "Kind",
-    "Looked",
-    "Numbers",
-    "Opened",
     "Place",
+    "QueryResult",
     "Record",
+    "SampleQuery",
     "TooLarge",
     "Values",
+    "ViewOptions",
+    "ViewerSession",
     "as_mapping",
     "kind_of",
     "lens_named",
@@ -71,7 +71,7 @@ _LOOK_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class ViewOptions:
     """What to look at, and how."""
 
     path: str
@@ -81,7 +81,7 @@ class Looked:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class SampleQuery:
     """Which samples, in which order."""
 
     where: str = ""
@@ -90,7 +90,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
+class QueryResult:
     """The samples that were asked for, by their numbers in the source."""
 
     count: int
@@ -125,14 +125,14 @@ class Record:
         return next((crc for member, crc in named if member.field == field), None)
 
 
-class Opened:
+class ViewerSession:
     """One dataset for all requests. Threads may share it."""
 
-    def __init__(self, looked: Looked) -> None:
+    def __init__(self, looked: ViewOptions) -> None:
         self.looked = looked
         self._lock = threading.RLock()
         self._dataset: Dataset[Any] | None = None
-        self._views: OrderedDict[Ask, Numbers] = OrderedDict()
+        self._views: OrderedDict[SampleQuery, QueryResult] = OrderedDict()
         self._writes: tuple[UnfinishedWrite, ...] | None = None
         """What the writers had finished when the dataset was opened; None where they all had ended."""
         self._version: str | None = None
@@ -237,7 +237,7 @@ class Opened:
         spans = zip(manifest.splits, counts[:-1], counts[1:], strict=True)
         return {name: list(range(start, stop)) for name, start, stop in spans}
 
-    def numbers(self, ask: Ask) -> Numbers:
+    def numbers(self, ask: SampleQuery) -> QueryResult:
         """The samples that are asked for. Raises QueryError."""
         dataset = self.dataset
         with self._lock:
@@ -250,12 +250,12 @@ class Opened:
                     self._views.popitem(last=False)
         return found
 
-    def _found(self, dataset: Dataset[Any], ask: Ask) -> Numbers:
+    def _found(self, dataset: Dataset[Any], ask: SampleQuery) -> QueryResult:
         view = dataset.where(ask.where) if ask.where else dataset
         chosen = None if view.is_whole else view.numbers
         if ask.split in self.splits:
             chosen = self._of_split(ask.split, view.numbers)
-        return Numbers(len(view) if chosen is None else len(chosen), chosen, ask.shuffle)
+        return QueryResult(len(view) if chosen is None else len(chosen), chosen, ask.shuffle)
 
     def _of_split(self, split: str, numbers: Int64) -> Int64:
         source, shards = self.shards, self.splits[split]
@@ -306,11 +306,11 @@ def _crc(crcs: npt.NDArray[np.uint32] | None, row: int) -> int | None:
     return None if crcs is None else int(crcs[row])
 
 
-def _typed(looked: Looked) -> dict[str, Any]:
+def _typed(looked: ViewOptions) -> dict[str, Any]:
     return {} if looked.sample_type is None else {"sample_type": looked.sample_type}
 
 
-def _named(looked: Looked) -> Dataset[Any]:
+def _named(looked: ViewOptions) -> Dataset[Any]:
     """What the path names: a reference (``@name``, ``hf://``, ``at://``) by its resolver, all else as it is."""
     path = os.path.expanduser(looked.path)
     if not path.startswith(("@", "hf://", "at://")):
@@ -383,7 +383,7 @@ def decoded(field: str, data: bytes) -> Any:
     return decode(field, data, _SPEC)
 
 
-def value_at(opened: Opened, place: Place) -> Any:
+def value_at(opened: ViewerSession, place: Place) -> Any:
     """The value at a place: bytes for media and text. Raises ShoalError."""
     if place.lens is not None:
         sample = typed_sample(opened.dataset, place.number)
@@ -392,7 +392,7 @@ def value_at(opened: Opened, place: Place) -> Any:
     return _walked(stored_value(opened, place.number, place.field), place.at)
 
 
-def stored_value(opened: Opened, number: int, field: str) -> Any:
+def stored_value(opened: ViewerSession, number: int, field: str) -> Any:
     """One field of one sample, read whole and compared with its checksum. Raises ShoalError."""
     if opened.shards is None:
         return _walked(typed_sample(opened.dataset, number), (field,))
@@ -441,7 +441,7 @@ def typed_sample(dataset: Dataset[Any], number: int) -> Any:
     return dataset.samples_at(np.array([position]))[0]
 
 
-def lenses_of(opened: Opened) -> tuple[Lens[Any, Any], ...]:
+def lenses_of(opened: ViewerSession) -> tuple[Lens[Any, Any], ...]:
     """The lenses through which the samples can be seen: those that were given, and those that are registered."""
     kind = opened.dataset.sample_type
     known = (*opened.looked.lenses, *default_network().lenses())
@@ -449,7 +449,7 @@ def lenses_of(opened: Opened) -> tuple[Lens[Any, Any], ...]:
     return tuple({lens.name: lens for lens in fitting}.values())
 
 
-def lens_named(opened: Opened, name: str) -> Lens[Any, Any]:
+def lens_named(opened: ViewerSession, name: str) -> Lens[Any, Any]:
     """One of them. Raises LensNotFoundError."""
     lenses = {lens.name: lens for lens in lenses_of(opened)}
     if name not in lenses:
@@ -474,7 +474,7 @@ class TooLarge:
 TOO_LARGE = TooLarge()
 
 
-def read_values(opened: Opened, records: Sequence[Record], limits: dict[Kind, int]) -> list[Values]:
+def read_values(opened: ViewerSession, records: Sequence[Record], limits: dict[Kind, int]) -> list[Values]:
     """For each sample, the values of fields whose kind has a limit; bytes of text may be its beginning only.
 
     A value that cannot be read is a `Failure`.
@@ -497,7 +497,7 @@ def read_values(opened: Opened, records: Sequence[Record], limits: dict[Kind, in
     return found
 
 
-def _whole(opened: Opened, record: Record) -> Values:
+def _whole(opened: ViewerSession, record: Record) -> Values:
     """All of a sample of a format that is no tar."""
     try:
         return dict(as_mapping(typed_sample(opened.dataset, record.number)))
