@@ -50,7 +50,7 @@ bench: $(VENV)/full.stamp ## measure against the peers and the disk; writes benc
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 docs: $(VENV)/full.stamp ## build the documentation into site/
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "site/index.html"
 
 dist: $(VENV)/full.stamp ## build wheel and source archive, check them, and try the wheel in a new environment

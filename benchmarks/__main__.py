@@ -8,6 +8,7 @@ from . import (
     build_imagefolder,
     catalog,
     formats_read,
+    house,
     index_foreign,
     loader_autotune,
     loader_jpeg,
@@ -55,6 +56,7 @@ QUESTIONS = (
     reshard,
     plaid_backends,
     viewer_million,
+    house,
 )
 
 

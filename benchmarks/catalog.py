@@ -20,8 +20,8 @@ import redis
 
 from shoal.local import LocalIndex, Storage, StoredShard
 from shoal.local._backend import Transaction
+from shoal.local._cid import cid_of
 from shoal.local._datasets import EntryDraft, record
-from shoal.local._entry import cid_of
 from shoal.schema import Field, FloatType, IntType, Schema, StrType
 
 from ._measure import Contender, Question, measure

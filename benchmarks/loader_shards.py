@@ -49,7 +49,7 @@ def _typed_tars() -> str:
 def _write_typed(folder: str) -> None:
     facts = (loader_typed.Fact(**row) for row in loader_typed.rows())
     for number in range(SHARDS):
-        shoal.write_samples(itertools.islice(facts, _TYPED // SHARDS), f"{folder}/{number:06d}.tar")
+        shoal.write_samples(itertools.islice(facts, _TYPED // SHARDS), f"{folder}/{number:06d}.tar", append=True)
 
 
 def _raw_litdata() -> str:

@@ -64,7 +64,7 @@ def _write_tars(folder: str) -> None:
     every = rows()
     for number in range(SHARDS):
         some = itertools.islice(every, SAMPLES // SHARDS)
-        shoal.write_samples((Fact(**row) for row in some), f"{folder}/{number:06d}.tar")
+        shoal.write_samples((Fact(**row) for row in some), f"{folder}/{number:06d}.tar", append=True)
 
 
 def _mds() -> str:

@@ -11,18 +11,18 @@ import tempfile
 import pytest
 from hypothesis import HealthCheck, settings
 
-# The machine's speed is no promise of ours, so no deadline anywhere; in CI a failure must be the commit's doing, so the
-# examples are the same each time. `HYPOTHESIS_PROFILE=deep` looks ten times longer for what the others have missed.
-# Fewer than the hundred that are usual: there are 200 such tests, and `make test` has fifteen minutes.
-settings.register_profile("dev", deadline=None, max_examples=15)
-settings.register_profile("ci", deadline=None, max_examples=15, derandomize=True, print_blob=True)
+# `make test` draws the same examples every time, so that a failure is caused by the commit; `make soak` draws new ones,
+# and more of them. There are no deadlines, since speed is not tested here. 15 examples instead of Hypothesis' 100:
+# there are 200 such tests, and `make test` has twelve minutes.
+settings.register_profile("test", deadline=None, max_examples=15, derandomize=True, print_blob=True)
+settings.register_profile("soak", deadline=None, max_examples=100, print_blob=True)
 settings.register_profile("deep", deadline=None, max_examples=1000, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "soak" if os.environ.get("SHOAL_SOAK") else "test"))
 
 
 def pytest_configure(config):
     """Set what huggingface_hub reads as it is imported: no network, and a cache that is not the user's."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so a shell starts what is to run behind it
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts background jobs like this
         signal.signal(signal.SIGINT, signal.default_int_handler)
     home = tempfile.TemporaryDirectory(prefix="shoal-hf-")
     config.add_cleanup(home.cleanup)

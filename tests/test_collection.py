@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 from pathlib import Path
 
 TESTS = Path(__file__).parent
@@ -32,3 +33,19 @@ def test_every_file_is_named_so_that_it_is_found(pytestconfig):
         and "\ndef test_" in file.read_text(encoding="utf-8")
     ]
     assert unseen == []
+
+
+def test_the_tests_that_the_guarantees_name_exist():
+    page = (TESTS.parent / "docs" / "explanation" / "guarantees.md").read_text("utf-8")
+    file, missing = TESTS, []
+    names = re.findall(r"`((?:[\w/]+\.py)?(?:::\w+)*)`", page)
+    assert len(names) > 50
+    for name in filter(None, names):
+        path, *functions = name.split("::")
+        if path:
+            file = TESTS / "everyday" / path if "/" not in path else TESTS.parent / path
+        text = file.read_text("utf-8") if file.exists() else ""
+        missing += [
+            name for function in functions or [""] if not text or not re.search(rf"(def|class) {function}", text)
+        ]
+    assert missing == []

@@ -129,11 +129,49 @@ def test_every_public_package_has_a_reference_page():
     assert {f"shoal.{path.stem}" for path in inside} <= shown
 
 
-def test_the_site_builds(tmp_path):
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert (tmp_path / "index.html").exists()
+    return folder
+
+
+def test_the_site_builds(site):
+    assert (site / "index.html").exists()
+
+
+def test_examples_of_docstrings_are_rendered_as_code(site):
+    pages = {path.parent.name: path.read_text("utf-8") for path in (site / "reference").rglob("index.html")}
+    assert "&gt;&gt;&gt;" in pages["dataset"]
+    assert [name for name, text in pages.items() if "<blockquote>" in text] == []
+
+
+@pytest.mark.parametrize("page, name", [("dataset", "shoal.dataset.Dataset"), ("load", "shoal.load.DataLoader")])
+def test_the_reference_has_every_method(site, page, name):
+    text = (site / "reference" / page / "index.html").read_text("utf-8")
+    package, _, cls = name.rpartition(".")
+    methods = [method for method in dir(getattr(importlib.import_module(package), cls)) if not method.startswith("_")]
+    assert [method for method in methods if f'id="{name}.{method}"' not in text] == []
+
+
+def test_the_architecture_page_shows_every_module_where_it_is():
+    text = (DOCS / "explanation" / "architecture.md").read_text("utf-8")
+    shown, package = set(), ""
+    for line in next(fence["code"] for fence in FENCE.finditer(text) if fence["language"] == "text").splitlines():
+        if line.startswith(" " * 16):
+            shown |= {f"{package}/{module}.py" for module in line.split()}
+        else:
+            package = line[4:].split()[0]
+            shown.add(f"{package}.py")
+    modules = {path.relative_to(SRC / "shoal").as_posix() for path in (SRC / "shoal").rglob("*.py")}
+    packages = {path.removesuffix("/__init__.py") + ".py" for path in modules if path.endswith("/__init__.py")}
+    there = {path for path in modules if not path.endswith(("__init__.py", "__main__.py"))} | packages
+    assert shown == there
+    named = re.findall(r"`((?:\w+/)+_?\w+\.py)`", text)
+    assert len(named) > 20
+    assert [path for path in named if not any((root / path).exists() for root in (SRC / "shoal", ROOT, SRC))] == []
 
 
 PAGE = """

@@ -1,4 +1,4 @@
-"""What errors.py promises: the drawn tree is the real one, facts survive pickling, messages have one shape."""
+"""Errors: the documented tree is the real one, facts survive pickling, and all messages have one form."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DRAWN = re.compile(r"^    (?P<branch>[│├└─ ]*)(?P<name>[A-Z]\w+)(?: \((?
 
 
 def drawn_tree() -> dict[str, tuple[str | None, str | None]]:
-    """Name -> (parent, builtin) as the module docstring draws them."""
+    """Name -> (parent, builtin) in the module docstring."""
     tree, path = {}, {}
     for line in DRAWN.finditer(errors.__doc__ or ""):
         depth = len(line["branch"])
@@ -44,7 +44,7 @@ def drawn_tree() -> dict[str, tuple[str | None, str | None]]:
 
 
 def real_tree() -> dict[str, tuple[str | None, str | None]]:
-    """Name -> (parent, builtin) as the classes are."""
+    """Name -> (parent, builtin) of the classes."""
     tree = {}
     for name, kind in CLASSES.items():
         parents = [base.__name__ for base in kind.__bases__ if base in CLASSES.values()]

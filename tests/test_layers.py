@@ -13,7 +13,7 @@ SRC = Path(__file__).parents[1] / "src" / "shoal"
 
 # A package imports only from smaller numbers. Imports inside functions count, imports inside one package do not.
 LAYERS = {
-    **dict.fromkeys(["errors", "protocols", "__version__"], 0),
+    **dict.fromkeys(["errors", "protocols", "_crc32", "_typing", "__version__"], 0),
     **dict.fromkeys(["schema", "store", "order", "_optional"], 1),
     "codec": 2,
     "sample": 3,
@@ -30,27 +30,29 @@ LAYERS = {
 # Modules of a package, in the order in which they may use each other while loading: each imports only those before it.
 STAGES = {
     "store": [
-        *["_base", "_url", "_concurrency", "_local", "_memory", "_options", "_cache", "_error_mapping", "_registry"],
-        *["_statistics", "_clients", "_pattern", "_snapshot", "_http", "_operations", "_requests", "_obstore"],
-        *["_readers", "_huggingface"],
+        *["_base", "_fork", "_url", "_ranges", "_read_only", "_concurrency", "_local", "_memory", "_options", "_cache"],
+        *["_error_mapping", "_hub_access", "_registry", "_statistics", "_clients", "_pattern", "_snapshot", "_http"],
+        *["_operations", "_readers", "_requests", "_obstore", "_huggingface"],
     ],
     "shard": [
-        *["_background_io", "_tar_header", "_member_names", "_tar_scan", "_compression", "_metadata_columns", "_index"],
-        *["_index_build", "_read_plan", "_byte_reader", "_shard", "_stream", "_foreign_index", "_foreign_formats"],
-        *["_shard_file", "_open_shards", "_manifest", "_journal", "_random_access", "_prefetch", "_source"],
-        *["_memory_cache", "_shuffle_window", "_discovery", "_read_cost", "_writer", "_copy", "_verify"],
+        *["_background_thread", "_tar_header", "_member_names", "_tar_scan", "_compression", "_arrow_arrays"],
+        *["_metadata_columns", "_index", "_byte_reader", "_index_build", "_read_plan", "_shard", "_stream"],
+        *["_foreign_index", "_foreign_formats", "_shard_file", "_open_shards", "_manifest", "_split_names", "_journal"],
+        "_energon_splits",
+        *["_random_access", "_prefetch", "_source", "_memory_cache", "_shuffle_window", "_discovery", "_read_cost"],
+        *["_destination", "_writer", "_sharding_service", "_copy", "_verify"],
     ],
     "load": [
-        *["_options", "_stats", "_autotune", "_buffers", "_msgpack_scan", "_workers", "_columns", "_collate"],
-        *["_stages", "_sources", "_stream_stages", "_sample_stages", "_pipeline", "_cursor", "_tasks", "_executor"],
-        *["_loader", "_estimate", "_monitoring"],
+        *["_options", "_stats", "_autotune", "_buffers", "_msgpack_scan", "_columns", "_collate"],
+        *["_stages", "_sources", "_stream_stages", "_sample_stages", "_sampler_shares", "_pipeline", "_cursor"],
+        *["_workers", "_tasks", "_executor", "_methods", "_loader", "_estimate", "_monitoring"],
     ],
     "dataset": [
-        *["_arrow_types", "_data_source", "_query", "_token_windows", "_tombstones", "_arrow_batches", "_description"],
-        *["_query_parser", "_query_executor", "_decoding", "_fingerprint", "_columns", "_loader_source"],
-        *["_webdataset_stages", "_output_format", "_base", "_batches", "_shard_processing", "_splits", "_append"],
-        *["_transforms", "_webdataset_methods", "_combine", "_parquet", "_update", "_mixture", "_tabular", "_dataset"],
-        *["_format_datasets", "_load"],
+        *["_arrow_types", "_data_source", "_query", "_tombstones", "_arrow_batches", "_description"],
+        *["_query_parser", "_query_executor", "_decoding", "_fingerprint", "_column_stages", "_columns", "_metadata"],
+        *["_loader_source", "_token_windows", "_output_format", "_base", "_batches", "_shard_processing"],
+        *["_splits", "_append", "_transforms", "_webdataset_methods", "_combine", "_parquet", "_update", "_mixture"],
+        *["_tabular", "_dataset", "_format_datasets", "_resolvers", "_load", "_write"],
     ],
 }
 FRAMEWORKS = {"torch": "torch", "lightning": "torch", "tensorflow": "tf", "jax": "jax", "ray": "ray"}
@@ -62,6 +64,7 @@ FRAMEWORK_HOMES = {
     "build/_engines.py": {"ray"},
 }
 FRAMEWORK_PACKAGES = {"torch"}
+PACKAGES = {path.parent.name for path in SRC.glob("*/__init__.py")}
 DRAWERS = {"utils", "util", "helpers", "common", "misc"}  # names that say nothing, so everything lands in them
 
 
@@ -97,6 +100,13 @@ def direction(tree: ast.AST, where: Path) -> Iterator[str]:
             yield f":{line}: {top} is imported outside its adapter"
         if top == "shoal" and target != home and LAYERS.get(target, 12) >= LAYERS[home] and home != "__init__":
             yield f":{line}: {home} (layer {LAYERS[home]}) imports {name} (layer {LAYERS.get(target, 'front door')})"
+        elif (
+            top == "shoal"
+            and home != "__init__"
+            and target in PACKAGES - {home}
+            and re.fullmatch(r"\w+\.[^_]\w*", rest)
+        ):
+            yield f":{line}: {name} comes through the front of {target}; import it from the module that defines it"
     for line, name in imports(loaded(tree), ["shoal", *where.parts[:-1]]):
         top, _, rest = name.partition(".")
         if top == "shoal" and rest.split(".")[0] == home and len(where.parts) > 1:
@@ -136,8 +146,88 @@ def naming(path: Path) -> Iterator[str]:
         yield ": a module is called after what is in it"
 
 
+def import_graph(root: Path) -> dict[str, set[str]]:
+    """The modules of shoal that each module imports; imports inside functions count, those for type checkers do not.
+
+    A name that a package re-exports leads to the module that defines it, so a package is not a node on the way.
+    """
+    trees = {}
+    for path in sorted(root.rglob("*.py")):
+        parts = ["shoal", *path.relative_to(root).with_suffix("").parts]
+        is_package = parts[-1] == "__init__"
+        package = parts[:-1]
+        trees[".".join(package if is_package else parts)] = (without_type_checking(path), package, is_package)
+    exports = {
+        (name, imported.rpartition(".")[2]): imported
+        for name, (tree, package, is_package) in trees.items()
+        if is_package
+        for _, imported in imports(tree, package)
+    }
+
+    def module_of(imported: str) -> str | None:
+        seen: set[str] = set()
+        while imported not in trees and imported not in seen:
+            seen.add(imported)
+            home, _, name = imported.rpartition(".")
+            imported = exports.get((home, name), home)
+        return imported if imported in trees else None
+
+    return {
+        name: {found for _, imported in imports(tree, package) if (found := module_of(imported))} - {name}
+        for name, (tree, package, _) in trees.items()
+    }
+
+
+def without_type_checking(path: Path) -> ast.AST:
+    tree = ast.parse(path.read_text("utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            node.body = [ast.Pass()]
+    return tree
+
+
+def import_cycle(root: Path) -> list[str]:
+    """Modules that import each other in a circle, the first one again at the end; empty where there is none."""
+    graph, done = import_graph(root), set[str]()
+
+    def search(module: str, path: list[str]) -> list[str]:
+        if module in path:
+            return [*path[path.index(module) :], module]
+        if module in done:
+            return []
+        for imported in sorted(graph[module]):
+            if cycle := search(imported, [*path, module]):
+                return cycle
+        done.add(module)
+        return []
+
+    return next((cycle for module in graph if (cycle := search(module, []))), [])
+
+
 def test_every_module_keeps_to_its_layer():
     assert list(violations(SRC)) == []
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    assert import_cycle(SRC) == []
+
+
+@pytest.mark.parametrize(
+    "modules, cycle",
+    [
+        ({"a/_x.py": "from ._y import f", "a/_y.py": "def f():\n    from ._x import g"}, ["shoal.a._x", "shoal.a._y"]),
+        (
+            {"a/__init__.py": "from ._x import f", "a/_x.py": "from . import _y", "a/_y.py": "from shoal.a import f"},
+            ["shoal.a._x", "shoal.a._y"],
+        ),
+        ({"a/_x.py": "from ._y import f", "a/_y.py": "if TYPE_CHECKING:\n    from ._x import g"}, []),
+        ({"a/__init__.py": "from ._x import f", "a/_x.py": "from ._y import g", "a/_y.py": "import os"}, []),
+    ],
+)
+def test_a_circle_of_imports_is_found(tmp_path, modules, cycle):
+    for module, source in modules.items():
+        write(tmp_path, module, source)
+    assert import_cycle(tmp_path)[:-1] == cycle
 
 
 def test_the_table_for_contributors_is_the_rule():
@@ -155,8 +245,8 @@ def test_the_table_for_contributors_is_the_rule():
         ("store/__init__.py", "from .. import shard", "store (layer 1) imports shoal.shard (layer 4)"),
         ("store/_local.py", "def f():\n    import shoal.cli.main", "imports shoal.cli.main (layer 11)"),
         ("cli/__init__.py", "from shoal import Dataset", "imports shoal.Dataset (layer front door)"),
-        ("load/_run.py", "def f():\n    import torch.utils.data", "torch is imported outside its adapter"),
-        ("load/_run.py", "import importlib\nimportlib.import_module('jax')", "jax is imported outside its adapter"),
+        ("load/_executor.py", "def f():\n    import torch.utils.data", "torch is imported outside its adapter"),
+        ("load/_tasks.py", "import importlib\nimportlib.import_module('jax')", "jax is imported outside its adapter"),
         ("tf.py", "import torch", "torch is imported outside its adapter"),
         ("build/_engines.py", "import torch", "torch is imported outside its adapter"),
         ("shard/_copy.py", "from shoal.load._stages import Map", "shard (layer 4) imports shoal.load._stages.Map"),
@@ -164,6 +254,8 @@ def test_the_table_for_contributors_is_the_rule():
         ("shard/_tar_scan.py", "from . import _index", "shard/_tar_scan imports _index, which is not before it"),
         ("shard/_shard.py", "from shoal.shard import scan", "shard/_shard imports scan, which is not before it"),
         ("shard/_surprise.py", "from . import _index", "shard/_surprise has no place in STAGES"),
+        ("load/_tasks.py", "from shoal.store import get", "shoal.store.get comes through the front of store"),
+        ("load/_tasks.py", "def f():\n    from ..store import get", "shoal.store.get comes through the front of store"),
         ("surprise/__init__.py", "", "`surprise` has no layer"),
         ("store/_utils.py", "", "called after what is in it"),
         ("store/helpers/x.py", "", "called after what is in it"),
@@ -179,11 +271,11 @@ def test_a_breach_is_seen(tmp_path, module, source, complaint):
     [
         (
             "shard/_shard.py",
-            "from shoal.store import get\nfrom ..codec import decode\nfrom shoal import errors, __version__",
+            "from shoal.store._url import join_url\nfrom ..codec._dispatch import decode\nfrom shoal import errors",
         ),
         ("shard/_shard.py", "from ._tar_scan import scan\nfrom . import _index\nfrom shoal.shard import _tar_scan"),
         ("shard/_index.py", "def f():\n    from ._shard import Shard"),
-        ("plaid/_arrays.py", "from shoal.shard._background_io import crc32\nfrom shoal.shard import _index"),
+        ("plaid/_arrays.py", "from shoal.shard._tar_header import BLOCK\nfrom shoal.shard import _index"),
         ("torch/_loader.py", "import lightning\nimport torch"),
         ("codec/_frameworks.py", "def f():\n    import torch"),
         ("codec/_frameworks.py", "def f():\n    import jax"),

@@ -236,7 +236,7 @@ def test_the_same_grouping_as_webdataset(tmp_path, leaky_peer):
         ".hidden",
         "d/.hidden",
         "h.txt",
-        "a.txt",
+        "i.txt",
     ]
     names += ["__meta__", "__meta__/x.json", "__index__.json", "d/__f__/g.txt"]
     path = tmp_path / "a.tar"

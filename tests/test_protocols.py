@@ -1,4 +1,4 @@
-"""What users may implement: ours satisfies it, theirs is taken for it, and what lacks a member is not."""
+"""Protocols: classes of shoal satisfy them, classes of users are accepted, and incomplete classes are not."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from shoal.protocols import (
 
 
 class Word:
-    """A sample that owes shoal nothing."""
+    """A sample that does not use shoal."""
 
     def __init__(self, text):
         self.text = text

@@ -1,6 +1,6 @@
 """shoal: plain tar shards as typed, indexed, searchable, exactly resumable datasets.
 
-This is the front door. Names are loaded when they are first used, so ``import shoal`` stays cheap.
+Names are imported at their first use, so that ``import shoal`` stays fast.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ __all__ = [
     "write_samples",
 ]
 
-_HOMES = {
+_PACKAGES = {
     "Array": "schema",
     "Audio": "schema",
     "DataLoader": "load",
@@ -243,15 +243,15 @@ _MODULES = frozenset(
         "viewer",
     }
 )
-"""Public modules that ``import shoal`` does not load: ``shoal.torch`` is found when it is first asked for."""
+"""Public modules that ``import shoal`` does not import: ``shoal.torch`` is imported on first access."""
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f".{name}", __name__)
-    if name not in _HOMES:
+    if name not in _PACKAGES:
         raise AttributeError(f"module 'shoal' has no attribute {name!r}", name=name)
-    value = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+    value = getattr(importlib.import_module(f".{_PACKAGES[name]}", __name__), name)
     globals()[name] = value
     return value
 

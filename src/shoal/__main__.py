@@ -1,10 +1,10 @@
-"""``python -m shoal``: the command, where it is not on the path."""
+"""Run the command line as ``python -m shoal``."""
 
 from __future__ import annotations
 
 import sys
 
-from shoal.cli import main
+from shoal.cli._app import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,21 +1,19 @@
-"""Optional packages, imported where they are used and named when they are missing."""
+"""Import of optional packages, with an error that names the extra to install."""
 
 from __future__ import annotations
 
-import importlib
 from importlib import import_module
 from types import ModuleType
-from typing import Any
 
 from shoal.errors import MissingExtraError
 
-__all__ = ["need", "require"]
+__all__ = ["require"]
 
 
 def require(module: str, *, extra: str) -> ModuleType:
-    """Import ``module``, or raise `MissingExtraError` that says which extra brings it.
+    """Import ``module``, or raise `MissingExtraError` that names the extra which installs it.
 
-    Example:
+    Examples:
         >>> require("zlib", extra="none").__name__
         'zlib'
     """
@@ -25,21 +23,4 @@ def require(module: str, *, extra: str) -> ModuleType:
         package = module.partition(".")[0]
         raise MissingExtraError(
             f"the package {package} cannot be imported", found=error, hint=f"pip install 'shoal[{extra}]'"
-        ) from error
-
-
-def need(module: str) -> Any:
-    """A module of the AT Protocol SDK, or of what it stands on. Raises MissingExtraError.
-
-    Example:
-        >>> need("atproto").__name__
-        'atproto'
-    """
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise MissingExtraError(
-            "the AT Protocol needs a package that is not installed",
-            found=module,
-            hint="pip install 'shoal[atmosphere]'",
         ) from error

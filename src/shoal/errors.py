@@ -1,64 +1,64 @@
-"""Every error shoal raises on purpose, in one tree.
+"""All errors that shoal raises, in one tree.
 
 ::
 
     ShoalError
-    ├── TarError (ValueError)            an archive that cannot be read as it stands
-    │   ├── TruncatedError (EOFError)    the bytes end before the archive does
-    │   ├── HeaderError                  a member header that is damaged, or not a tar at all
-    │   ├── ChecksumError                a member's bytes are not those that were written
-    │   ├── DuplicateFieldError          one sample has the same field twice
-    │   ├── InterleavedKeyError          a key comes back after other keys
-    │   └── UnsupportedMemberError       sparse and other members whose bytes are not the file's bytes
-    ├── ShardIndexError (ValueError)     a sidecar that cannot be used
+    ├── TarError (ValueError)            an archive that cannot be read
+    │   ├── TruncatedError (EOFError)    the data ends before the archive does
+    │   ├── HeaderError                  a member header is damaged, or the file is not a tar
+    │   ├── ChecksumError                the bytes of a member differ from its checksum
+    │   ├── DuplicateFieldError          a sample has the same field twice
+    │   ├── InterleavedKeyError          a key occurs again after other keys
+    │   └── UnsupportedMemberError       sparse and other members whose bytes are not the file's content
+    ├── ShardIndexError (ValueError)     a shard index that cannot be used
     │   └── StaleIndexError              ... because the tar changed after it was made
     ├── ManifestError (ValueError)       a manifest that cannot be used
     ├── CodecError (ValueError)
     │   ├── DecodeError                  bytes -> value failed
     │   ├── EncodeError                  value -> bytes failed
-    │   └── UnsafeCodecError             pickle and its like, not asked for
+    │   └── UnsafeCodecError             pickle and other unsafe data, not allowed by default
     ├── WriteError (ValueError)          a sample or a target that cannot be written
-    │   └── UnsafeNameError              a key or field that no reader would give back
-    ├── SchemaError (ValueError)         a class, a document or a version that makes no schema
+    │   └── UnsafeNameError              a key or field that would not be read back
+    ├── SchemaError (ValueError)         a class, a document or a version that is not a valid schema
     │   └── SchemaMismatchError          a value, or stored data, that does not fit its schema
-    ├── LensError (ValueError)           a lens that cannot be made, found or used as asked
+    ├── LensError (ValueError)           a lens that cannot be made, looked up or used
     │   └── LensNotFoundError (LookupError)
-    ├── ErrorBudgetExceeded              more was skipped than the caller allowed
-    ├── WorkerError (RuntimeError)       a process that did part of the work has ended, or failed
-    ├── LoaderError                      a loader that cannot go on
-    │   ├── LoaderTimeoutError (TimeoutError)  no batch came in time
-    │   └── LoaderStateError (ValueError)      a state that is not of this data and order
-    ├── SampleKeyError (KeyError)        no such key
-    ├── FieldError (KeyError)            no such field or column
-    │   └── ColumnError (ValueError)     ... for verbs of webdataset and Hugging Face, where it is a ValueError
-    ├── PositionError (IndexError)       no such position
-    ├── QueryError (ValueError)          a `where` that cannot be understood
+    ├── ErrorBudgetExceeded              more samples were skipped than allowed
+    ├── WorkerError (RuntimeError)       a worker process ended or failed
+    ├── LoaderError                      a loader that cannot continue
+    │   ├── LoaderTimeoutError (TimeoutError)  a batch was not ready in time
+    │   └── LoaderStateError (ValueError)      a state of other data or of another order
+    ├── SampleKeyError (KeyError)        the key does not exist
+    ├── FieldError (KeyError)            the field or column does not exist
+    │   └── ColumnError (ValueError)     ... in methods of webdataset and Hugging Face, which raise a ValueError
+    ├── PositionError (IndexError)       the index is out of range
+    ├── QueryError (ValueError)          a `where` expression that cannot be parsed
     ├── PatternError (ValueError)        a shard pattern that cannot be expanded
-    ├── FormatError (ValueError)         nothing here knows how to open it
-    ├── OptionError (ValueError)         an argument outside what it may be
+    ├── FormatError (ValueError)         data of an unknown format
+    ├── OptionError (ValueError)         an invalid argument
     ├── StoreError (OSError)             bytes could not be read or written
     │   ├── ObjectNotFoundError (FileNotFoundError)
     │   ├── ObjectExistsError (FileExistsError)
-    │   ├── ObjectChangedError           another object is there than the one that was opened
+    │   ├── ObjectChangedError           the object was replaced after it was opened
     │   ├── AccessDeniedError (PermissionError)
-    │   └── StoreTimeoutError (TimeoutError)   no answer came in time
-    ├── CatalogError                     an index of datasets that cannot do what was asked
-    │   ├── CatalogKeyError (KeyError)             no such dataset, version, schema or lens in it
-    │   ├── CatalogConflictError (ValueError)      something else has this name and version
+    │   └── StoreTimeoutError (TimeoutError)   the store did not respond in time
+    ├── CatalogError                     a catalog operation failed
+    │   ├── CatalogKeyError (KeyError)             the catalog does not have this dataset, version, schema or lens
+    │   ├── CatalogConflictError (ValueError)      the name and version are in use for other content
     │   └── CatalogConnectionError (ConnectionError)  its database cannot be reached, or failed
-    ├── AtmosphereError (OSError)        the AT Protocol network could not do what was asked
+    ├── AtmosphereError (OSError)        an operation on the AT Protocol network failed
     │   ├── RecordError (ValueError)     a record that does not fit its lexicon
-    │   ├── RecordNotFoundError (LookupError)  no such account, record, label or blob
-    │   ├── SessionError (PermissionError)     not logged in, or not any more
-    │   ├── RateLimitError               the server wants to be asked less often
-    │   ├── TooLargeError (ValueError)   more bytes than a record, a blob or a server takes
-    │   └── UntrustedError (PermissionError)   an address or code that nobody said yes to
+    │   ├── RecordNotFoundError (LookupError)  the account, record, label or blob does not exist
+    │   ├── SessionError (PermissionError)     not logged in, or the session has ended
+    │   ├── RateLimitError               the server limits the request rate for too long
+    │   ├── TooLargeError (ValueError)   more bytes than a record, a blob or a server accepts
+    │   └── UntrustedError (PermissionError)   an address or code that was not allowed
     └── MissingExtraError (ImportError)  an optional package is not installed
 
-    ShoalWarning (UserWarning)           something worth knowing that stops nothing
+    ShoalWarning (UserWarning)           a warning
 
-Each leaf also is the builtin a caller would catch. Constructors take facts (where, expected, found, what to do) and
-write the sentence themselves, so every message has the same shape and the facts stay readable by programs.
+Most errors are also the builtin that a caller would catch. Constructors take facts (where, what was expected and found,
+and a hint) and format the message from them, so that all messages have one form and programs can read the facts.
 """
 
 from __future__ import annotations
@@ -123,9 +123,9 @@ __all__ = [
 
 
 class ShoalError(Exception):
-    """The root of the tree: ``except shoal.ShoalError`` catches everything shoal raises on purpose.
+    """Base class of all errors that shoal raises.
 
-    Example:
+    Examples:
         >>> error = ShoalError("the header is damaged", shard="a.tar", offset=512, hint="run `shoal verify a.tar`")
         >>> print(error)
         the header is damaged (shard a.tar, byte 512); run `shoal verify a.tar`
@@ -156,30 +156,28 @@ class ShoalError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        return f"{self.problem}{self._difference()}{self._place()}{'; ' + self.hint if self.hint else ''}"
+        hint = f"; {self.hint}" if self.hint else ""
+        return f"{self.problem}{self._format_difference()}{self._format_location()}{hint}"
 
-    def _difference(self) -> str:
-        known = [
-            f"{word} {value}"
-            for word, value in (("expected", self.expected), ("found", self.found))
-            if value is not None
-        ]
-        return f": {', '.join(known)}" if known else ""
+    def _format_difference(self) -> str:
+        facts = (("expected", self.expected), ("found", self.found))
+        parts = [f"{name} {value}" for name, value in facts if value is not None]
+        return f": {', '.join(parts)}" if parts else ""
 
-    def _place(self) -> str:
+    def _format_location(self) -> str:
         facts = (("shard", self.shard), ("key", self.key), ("field", self.field), ("byte", self.offset))
-        known = [f"{word} {value}" for word, value in facts if value is not None]
-        return f" ({', '.join(known)})" if known else ""
+        parts = [f"{name} {value}" for name, value in facts if value is not None]
+        return f" ({', '.join(parts)})" if parts else ""
 
     def at(self, *, shard: str | None = None, key: str | None = None, field: str | None = None) -> ShoalError:
-        """Fill in the parts of the place that were not known deeper down, and return the same error."""
+        """Fill in the parts of the location that are not set, and return the same error."""
         self.shard = self.shard if self.shard is not None else shard
         self.key = self.key if self.key is not None else key
         self.field = self.field if self.field is not None else field
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Keyword-only facts would be lost by the default, and errors cross process boundaries.
+        # The default loses keyword-only arguments, and errors are sent between processes.
         return _rebuild, (type(self), self.args, dict(self.__dict__))
 
 
@@ -191,31 +189,31 @@ def _rebuild(kind: type[ShoalError], args: tuple[Any, ...], facts: dict[str, Any
 
 
 class TarError(ShoalError, ValueError):
-    """An archive that cannot be read as it stands."""
+    """An archive that cannot be read."""
 
 
 class TruncatedError(TarError, EOFError):
-    """The bytes end before the archive does."""
+    """The data ends before the archive does."""
 
 
 class HeaderError(TarError):
-    """A member header that is damaged, or a file that is not a tar at all."""
+    """A member header is damaged, or the file is not a tar."""
 
 
 class ChecksumError(TarError):
-    """A member's bytes are not the ones that were written."""
+    """The bytes of a member differ from its checksum."""
 
 
 class DuplicateFieldError(TarError):
-    """One sample has the same field twice."""
+    """A sample has the same field twice."""
 
 
 class InterleavedKeyError(TarError):
-    """A key comes back after other keys, so its sample would be given in pieces."""
+    """A key occurs again after other keys, so its sample would be split."""
 
 
 class UnsupportedMemberError(TarError):
-    """A member whose stored bytes are not the file's bytes, such as a sparse file."""
+    """A member whose stored bytes are not the file's content, such as a sparse file."""
 
 
 class ShardIndexError(ShoalError, ValueError):
@@ -223,7 +221,7 @@ class ShardIndexError(ShoalError, ValueError):
 
 
 class StaleIndexError(ShardIndexError):
-    """A shard index that was made for other bytes than the tar now holds."""
+    """A shard index that was made for an earlier state of the tar."""
 
 
 class ManifestError(ShoalError, ValueError):
@@ -231,19 +229,19 @@ class ManifestError(ShoalError, ValueError):
 
 
 class CodecError(ShoalError, ValueError):
-    """A field's bytes and its value do not fit each other."""
+    """A field that cannot be decoded or encoded."""
 
 
 class DecodeError(CodecError):
-    """Bytes that are not what their extension says."""
+    """Bytes that are not valid for their extension."""
 
 
 class EncodeError(CodecError):
-    """A value that cannot be written under its extension."""
+    """A value that cannot be encoded for its extension."""
 
 
 class UnsafeCodecError(CodecError):
-    """Data that could run code when read, met without ``allow_pickle=True``."""
+    """Data that could run code when it is read, without ``allow_pickle=True``."""
 
 
 class WriteError(ShoalError, ValueError):
@@ -251,69 +249,69 @@ class WriteError(ShoalError, ValueError):
 
 
 class UnsafeNameError(WriteError):
-    """A key or field that would be read back as something else, or not at all."""
+    """A key or field that would be read under another name, or not at all."""
 
 
 class SchemaError(ShoalError, ValueError):
-    """A class, a document or a version that makes no schema."""
+    """A class, a document or a version that is not a valid schema."""
 
 
 class SchemaMismatchError(SchemaError):
-    """A value, or stored data, that does not fit its schema; ``field`` is the path to what does not."""
+    """A value, or stored data, that does not fit its schema; ``field`` is the path to the value."""
 
 
 class LensError(ShoalError, ValueError):
-    """A lens that cannot be made, found or used as asked."""
+    """A lens that cannot be made, looked up or used."""
 
 
 class LensNotFoundError(LensError, LookupError):
-    """No registered lens leads from the one type to the other."""
+    """No registered lens leads from one type to the other."""
 
 
 class ErrorBudgetExceeded(ShoalError):  # noqa: N818 - names the event, as StopIteration does
-    """More was skipped than the caller allowed."""
+    """More samples were skipped than allowed."""
 
 
 class WorkerError(ShoalError, RuntimeError):
-    """A process that did part of the work has ended, or failed in a way that cannot be told."""
+    """A worker process ended, or failed with an error that cannot be sent back."""
 
 
 class LoaderError(ShoalError):
-    """A loader that cannot go on."""
+    """A loader that cannot continue."""
 
 
 class LoaderTimeoutError(LoaderError, TimeoutError):
-    """No batch came in time."""
+    """A batch was not ready in time."""
 
     __str__ = ShoalError.__str__
 
 
 class LoaderStateError(LoaderError, ValueError):
-    """A state that is not of this data and order."""
+    """A loader state of other data or of another order."""
 
 
 class SampleKeyError(ShoalError, KeyError):
-    """No sample has this key."""
+    """The key does not exist."""
 
-    __str__ = ShoalError.__str__  # KeyError would show the repr of the sentence
+    __str__ = ShoalError.__str__  # KeyError would show the repr of the message
 
 
 class FieldError(ShoalError, KeyError):
-    """No such field or column."""
+    """The field or column does not exist."""
 
     __str__ = ShoalError.__str__
 
 
 class ColumnError(FieldError, ValueError):
-    """No such column, or one too many; a ValueError too, because that is what webdataset and Hugging Face raise."""
+    """The column does not exist, or exists already; also a ValueError, as webdataset and Hugging Face raise."""
 
 
 class PositionError(ShoalError, IndexError):
-    """No sample at this position."""
+    """The index is out of range."""
 
 
 class QueryError(ShoalError, ValueError):
-    """A ``where`` expression that cannot be understood."""
+    """A ``where`` expression that cannot be parsed."""
 
 
 class PatternError(ShoalError, ValueError):
@@ -321,11 +319,11 @@ class PatternError(ShoalError, ValueError):
 
 
 class FormatError(ShoalError, ValueError):
-    """Nothing here knows how to open this."""
+    """Data of an unknown format."""
 
 
 class OptionError(ShoalError, ValueError):
-    """An argument outside what it may be."""
+    """An invalid argument."""
 
 
 class StoreError(ShoalError, OSError):
@@ -335,78 +333,78 @@ class StoreError(ShoalError, OSError):
 
 
 class ObjectNotFoundError(StoreError, FileNotFoundError):
-    """Nothing is stored under this name."""
+    """The object does not exist."""
 
 
 class ObjectExistsError(StoreError, FileExistsError):
-    """Something is stored under this name already."""
+    """The object exists already."""
 
 
 class ObjectChangedError(StoreError):
-    """Another object is stored under this name than the one that was opened, or than the one to be replaced."""
+    """The object was replaced after it was opened, or since the version to be replaced."""
 
 
 class AccessDeniedError(StoreError, PermissionError):
-    """The store knows no reason to let this process do this: missing, wrong or expired credentials."""
+    """Access was denied: credentials are missing, wrong or expired."""
 
 
 class StoreTimeoutError(StoreError, TimeoutError):
-    """A store gave no answer in time."""
+    """A store did not respond in time."""
 
 
 class CatalogError(ShoalError):
-    """An index of datasets that cannot do what was asked."""
+    """A catalog operation failed."""
 
 
 class CatalogKeyError(CatalogError, KeyError):
-    """The index has no such dataset, version, schema or lens."""
+    """The catalog does not have this dataset, version, schema or lens."""
 
     __str__ = ShoalError.__str__
 
 
 class CatalogConflictError(CatalogError, ValueError):
-    """Something else has this name and version already."""
+    """The name and version are in use for other content."""
 
 
 class CatalogConnectionError(CatalogError, ConnectionError):
-    """The database of an index cannot be reached, or failed on the way."""
+    """The database of a catalog cannot be reached, or failed."""
 
     __str__ = ShoalError.__str__
 
 
 class AtmosphereError(ShoalError, OSError):
-    """The AT Protocol network could not do what was asked."""
+    """An operation on the AT Protocol network failed."""
 
     __str__ = ShoalError.__str__
 
 
 class RecordError(AtmosphereError, ValueError):
-    """A record that does not fit its lexicon; ``field`` is the path to what does not."""
+    """A record that does not fit its lexicon; ``field`` is the path to the value."""
 
 
 class RecordNotFoundError(AtmosphereError, LookupError):
-    """No such account, record, label or blob."""
+    """The account, record, label or blob does not exist."""
 
 
 class SessionError(AtmosphereError, PermissionError):
-    """Nobody is logged in, the password is wrong, or the session has ended."""
+    """Not logged in, wrong password, or the session has ended."""
 
 
 class RateLimitError(AtmosphereError):
-    """The server wants to be asked less often than a client may wait for."""
+    """The server limits the request rate for longer than the client may wait."""
 
 
 class TooLargeError(AtmosphereError, ValueError):
-    """More bytes than a record, a blob or a server takes."""
+    """More bytes than a record, a blob or a server accepts."""
 
 
 class UntrustedError(AtmosphereError, PermissionError):
-    """An address in a private network, or published code, that nobody said yes to."""
+    """An address in a private network, or published code, that was not allowed."""
 
 
 class MissingExtraError(ShoalError, ImportError):
-    """An optional package is not installed; the message says which extra brings it."""
+    """An optional package is not installed; the message names the extra that installs it."""
 
 
 class ShoalWarning(UserWarning):
-    """Something worth knowing that stops nothing."""
+    """A warning from shoal."""

@@ -1,28 +1,30 @@
-"""Hugging Face datasets: to them and from them, column by column as Arrow.
+"""Conversion between `shoal.Dataset` and Hugging Face's ``datasets.Dataset``, as Arrow columns.
 
-A loader reads a Hugging Face dataset as it is: ``shoal.DataLoader(hf_dataset)``. These two are for whole datasets.
+To load a Hugging Face dataset without converting it, pass it to a loader: ``shoal.DataLoader(hf_dataset)``.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from shoal.dataset import Dataset
+from shoal.dataset._dataset import Dataset
 from shoal.errors import MissingExtraError
-from shoal.schema import Image
+from shoal.schema._types import Image
 
 if TYPE_CHECKING:
     import datasets  # type: ignore[import-untyped]
 
 __all__ = ["from_hf_dataset", "to_hf_dataset"]
 
-_IMAGES = {"jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm"}
+_IMAGE_EXTENSIONS = {"jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm"}
 
 
 def to_hf_dataset(dataset: Dataset[Any], columns: Sequence[str] | None = None) -> datasets.Dataset:
@@ -35,7 +37,7 @@ def to_hf_dataset(dataset: Dataset[Any], columns: Sequence[str] | None = None) -
     Raises:
         MissingExtraError: ``datasets`` is not installed.
 
-    Example:
+    Examples:
         >>> import numpy as np, shoal
         >>> ds = shoal.write_samples([{"__key__": "a", "x.npy": np.ones((2, 2)), "cls": 3}], "memory://doc/to-hf")
         >>> to_hf_dataset(ds)[0]
@@ -43,41 +45,40 @@ def to_hf_dataset(dataset: Dataset[Any], columns: Sequence[str] | None = None) -
     """
     hf, table = _datasets(), dataset.to_arrow(columns).replace_schema_metadata(None)
     images = _image_columns(dataset, table)
-    made = {name: _theirs(table[name], name in images) for name in table.column_names}
-    features = hf.Features.from_arrow_schema(pa.table(made).schema)
+    table = pa.table({name: _to_hf_column(table[name], name in images) for name in table.column_names})
+    features = hf.Features.from_arrow_schema(table.schema)
     features |= {name: hf.Image() for name in images}
-    return hf.Dataset(pa.table(made), info=hf.DatasetInfo(features=hf.Features(features)))
+    return hf.Dataset(table, info=hf.DatasetInfo(features=hf.Features(features)))
 
 
 def _image_columns(dataset: Dataset[Any], table: pa.Table) -> set[str]:
     typed = set() if dataset.schema is None else {f.name for f in dataset.schema.fields if isinstance(f.type, Image)}
-    named = {name for name in table.column_names if name.rpartition(".")[2].lower() in _IMAGES}
+    named = {name for name in table.column_names if name.rpartition(".")[2].lower() in _IMAGE_EXTENSIONS}
     binary = {field.name for field in table.schema if pa.types.is_binary(field.type)}
     return (typed | named) & (binary | {f.name for f in table.schema if pa.types.is_large_binary(f.type)})
 
 
-def _theirs(column: pa.ChunkedArray, is_image: bool) -> pa.ChunkedArray:
+def _to_hf_column(column: pa.ChunkedArray, is_image: bool) -> pa.ChunkedArray:
     if is_image:
-        chunks = [_as_file(chunk.cast(pa.binary())) for chunk in column.chunks]
-        return pa.chunked_array(chunks, pa.struct({"bytes": pa.binary(), "path": pa.string()}))
+        files = [
+            pa.StructArray.from_arrays([chunk.cast(pa.binary()), pa.nulls(len(chunk), pa.string())], ["bytes", "path"])
+            for chunk in column.chunks
+        ]
+        return pa.chunked_array(files, pa.struct({"bytes": pa.binary(), "path": pa.string()}))
     if not isinstance(column.type, pa.FixedShapeTensorType):
         return column
     kind, shape = column.type.value_type, tuple(column.type.shape)
-    chunks = [_nested(chunk.storage.flatten(), len(chunk), shape) for chunk in column.chunks]
+    chunks = [_nested_lists(chunk.storage.flatten(), len(chunk), shape) for chunk in column.chunks]
     if not 2 <= len(shape) <= 5:
         return pa.chunked_array(chunks, None if chunks else pa.list_(kind))
-    their = getattr(_datasets().features.features, f"Array{len(shape)}DExtensionType")(
+    extension = getattr(_datasets().features.features, f"Array{len(shape)}DExtensionType")(
         shape, np.dtype(kind.to_pandas_dtype()).name
     )
-    return pa.chunked_array([pa.ExtensionArray.from_storage(their, chunk) for chunk in chunks], their)
+    return pa.chunked_array([pa.ExtensionArray.from_storage(extension, chunk) for chunk in chunks], extension)
 
 
-def _as_file(data: pa.Array) -> pa.Array:
-    return pa.StructArray.from_arrays([data, pa.nulls(len(data), pa.string())], ["bytes", "path"])
-
-
-def _nested(values: pa.Array, count: int, shape: tuple[int, ...]) -> pa.Array:
-    """Numbers as lists in lists; one dimension as lists of one length."""
+def _nested_lists(values: pa.Array, count: int, shape: tuple[int, ...]) -> pa.Array:
+    """Return ``count`` arrays of ``shape`` as nested lists; those of one dimension as fixed-size lists."""
     if len(shape) == 1:
         return pa.FixedSizeListArray.from_arrays(values, shape[0])
     for at in range(len(shape) - 1, -1, -1):
@@ -111,7 +112,7 @@ def from_hf_dataset(
         MissingExtraError: ``datasets`` is not installed.
         ObjectExistsError: There is a dataset already.
 
-    Example:
+    Examples:
         >>> import datasets
         >>> hf = datasets.Dataset.from_dict({"text": ["one", "two"], "label": [0, 1]})
         >>> ds = from_hf_dataset(hf, "memory://doc/from-hf")
@@ -123,7 +124,7 @@ def from_hf_dataset(
     with tempfile.TemporaryDirectory(prefix="shoal-hf-") as folder:
         path, writer = os.path.join(folder, "rows.parquet"), None
         try:
-            for table in _tables(dataset, batch_size):
+            for table in _arrow_tables(dataset, batch_size):
                 writer = writer or pq.ParquetWriter(path, table.schema)
                 writer.write_table(table.cast(writer.schema))
         finally:
@@ -140,48 +141,43 @@ def from_hf_dataset(
         )
 
 
-def _tables(dataset: Any, batch_size: int) -> Iterator[pa.Table]:
+def _arrow_tables(dataset: Any, batch_size: int) -> Iterator[pa.Table]:
     for table in dataset.with_format("arrow").iter(batch_size):
-        made = {name: _ours(table[name]) for name in table.column_names}
-        yield pa.table(made)
+        yield pa.table({name: _from_hf_column(table[name]) for name in table.column_names})
 
 
-def _ours(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def _from_hf_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
     kind = column.type
     if pa.types.is_struct(kind) and {field.name for field in kind} == {"bytes", "path"}:
-        return pa.chunked_array([_bytes_of(chunk) for chunk in column.chunks], pa.binary())
+        return pa.chunked_array([_file_bytes(chunk) for chunk in column.chunks], pa.binary())
     if not hasattr(kind, "value_type") or not hasattr(kind, "shape") or isinstance(kind, pa.FixedShapeTensorType):
         return column
     if None in kind.shape:  # Hugging Face lets the first size differ
         return pa.chunked_array([chunk.storage for chunk in column.chunks])
-    tensor, size = pa.fixed_shape_tensor(_number(kind), kind.shape), 1
-    for one in kind.shape:
-        size *= one
-    return pa.chunked_array([_tensor(chunk.storage, len(kind.shape), tensor, size) for chunk in column.chunks], tensor)
+    tensor, size = pa.fixed_shape_tensor(_number_type(kind), kind.shape), math.prod(kind.shape)
+    return pa.chunked_array(
+        [_tensor_array(chunk.storage, len(kind.shape), tensor, size) for chunk in column.chunks], tensor
+    )
 
 
-def _number(kind: Any) -> pa.DataType:
+def _number_type(kind: Any) -> pa.DataType:
     inner = kind.storage_type
     while pa.types.is_list(inner):
         inner = inner.value_type
     return inner
 
 
-def _tensor(values: pa.Array, depth: int, tensor: Any, size: int) -> pa.Array:
+def _tensor_array(values: pa.Array, depth: int, tensor: Any, size: int) -> pa.Array:
     for _ in range(depth):
         values = values.flatten()
     return pa.ExtensionArray.from_storage(tensor, pa.FixedSizeListArray.from_arrays(values, size))
 
 
-def _bytes_of(chunk: pa.StructArray) -> pa.Array:
+def _file_bytes(chunk: pa.StructArray) -> pa.Array:
     """The files' bytes, read from their paths where they are not in the dataset."""
     rows = zip(chunk.field("bytes").to_pylist(), chunk.field("path").to_pylist(), strict=True)
-    return pa.array([_read(path) if data is None and path is not None else data for data, path in rows], pa.binary())
-
-
-def _read(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read()
+    files = [Path(path).read_bytes() if data is None and path is not None else data for data, path in rows]
+    return pa.array(files, pa.binary())
 
 
 def _datasets() -> Any:

@@ -1,4 +1,4 @@
-"""JAX: a loader whose batches are ``jax.Array``, on their devices before they are asked for."""
+"""JAX: a loader whose batches are ``jax.Array``, transferred to their devices by its worker threads."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal import load
+from shoal._optional import require
 from shoal.adapt import map_arrays
-from shoal.errors import MissingExtraError, OptionError
-from shoal.load import BoundPipeline, LoaderOptions, Map, PipelineSpec, build
+from shoal.errors import OptionError
+from shoal.load._options import LoaderOptions
+from shoal.load._pipeline import BoundPipeline, PipelineSpec, build
+from shoal.load._stages import Map
 
 if TYPE_CHECKING:
     from jax.sharding import Sharding
@@ -20,34 +23,60 @@ if TYPE_CHECKING:
 __all__ = ["DataLoader", "as_jax", "batch_sharding"]
 
 
-def as_jax(batch: Any, sharding: Sharding | None = None) -> Any:
-    """The batch with its arrays, and its lists of numbers, as ``jax.Array``; see :func:`shoal.adapt.map_arrays`.
+def as_jax(batch: Any, sharding: Sharding | None = None, *, is_batch: bool = True) -> Any:
+    """The batch with its arrays, and its columns of numbers, as ``jax.Array``; see :func:`shoal.adapt.map_arrays`.
 
     With a sharding an array is this process's part of one that lies over the devices of all processes. 64-bit numbers
-    become 32-bit ones unless JAX was told to use 64 bits.
+    become 32-bit ones unless JAX was told to use 64 bits (``jax_enable_x64``).
 
     Raises:
-        OptionError: An array cannot be shared out so.
+        OptionError: An array cannot be shared out so, or has ints that need 64 bits while JAX uses 32.
 
-    Example:
+    Examples:
         >>> batch = as_jax({"x": np.zeros((2, 3), np.float32), "name": ["a", "b"]})
         >>> batch["x"].shape, batch["name"]
         ((2, 3), ['a', 'b'])
     """
-    return map_arrays(batch, lambda array: _array(array, sharding))
+    return map_arrays(batch, lambda array: _to_jax_array(array, sharding), is_batch=is_batch)
+
+
+def _to_jax_array(array: npt.NDArray[Any], sharding: Any) -> Any:
+    jax = require("jax", extra="jax")
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    if array.dtype.kind in "iu" and array.itemsize == 8 and array.size and not jax.config.jax_enable_x64:
+        limits = np.iinfo(np.int32 if array.dtype.kind == "i" else np.uint32)
+        if array.min() < limits.min or array.max() > limits.max:
+            raise OptionError(
+                "JAX keeps 32 bits of each int, which are not enough for this array",
+                expected=f"{limits.min} to {limits.max}",
+                found=f"{array.min()} to {array.max()}",
+                hint='call jax.config.update("jax_enable_x64", True) first',
+            )
+    if sharding is None:
+        return jax.device_put(array)
+    try:
+        return jax.make_array_from_process_local_data(sharding, array)
+    except ValueError as error:
+        raise OptionError(
+            "the batch cannot be shared out over the devices",
+            expected="a size that the devices divide",
+            found=f"shape {array.shape}",
+            hint="choose such a batch_size, and drop_last=True",
+        ) from error
 
 
 def batch_sharding() -> Sharding:
     """The sharding that cuts arrays along their first axis, over all devices of all processes.
 
-    Example:
+    Examples:
         >>> tuple(batch_sharding().spec)
         ('batch',)
     """
-    jax = _jax()
+    jax = require("jax", extra="jax")
     mesh = jax.sharding.Mesh(np.array(jax.devices()), ("batch",))
-    made: Sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("batch"))
-    return made
+    sharding: Sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("batch"))
+    return sharding
 
 
 class DataLoader(load.DataLoader):
@@ -61,7 +90,7 @@ class DataLoader(load.DataLoader):
     Raises:
         OptionError: An option is not one, or is out of range; on iterating, when batches cannot be shared out so.
 
-    Example:
+    Examples:
         >>> loader = DataLoader([{"x": np.full(2, number)} for number in range(4)], batch_size=2, sharding="batch")
         >>> [batch["x"].sum().item() for batch in loader]
         [2, 10]
@@ -76,50 +105,23 @@ class DataLoader(load.DataLoader):
         super().__init__(dataset, options, **changes)
 
     def _with(self, spec: PipelineSpec) -> load.DataLoader:
-        made = super()._with(spec)
-        assert isinstance(made, DataLoader)  # noqa: S101 - of this one's own class
-        made._sharding = self._sharding  # noqa: SLF001
-        return made
+        loader = super()._with(spec)
+        assert isinstance(loader, DataLoader)  # noqa: S101 - the base class makes one of this class
+        loader._sharding = self._sharding  # noqa: SLF001
+        return loader
 
     @functools.cached_property
-    def _built(self) -> BoundPipeline:
-        jax, spec = _jax(), self._spec
+    def _pipeline(self) -> BoundPipeline:
+        jax, spec = require("jax", extra="jax"), self._spec
         if spec.options.rank is None and jax.process_count() > 1:
             ranks = {"rank": jax.process_index(), "world_size": jax.process_count()}
             spec = replace(spec, options=spec.options.with_options(**ranks))
         sharding: Any = batch_sharding() if self._sharding == "batch" else self._sharding
-        return build(spec.then(Map(functools.partial(as_jax, sharding=sharding))))
+        return build(spec.then(Map(functools.partial(as_jax, sharding=sharding, is_batch=spec.gives_batches))))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "sharding": self._sharding}
 
-    def __setstate__(self, kept: dict[str, Any]) -> None:
-        self._sharding = kept["sharding"]
-        super().__setstate__(kept)
-
-
-def _array(array: npt.NDArray[Any], sharding: Any) -> Any:
-    jax = _jax()
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
-    if sharding is None:
-        return jax.device_put(array)
-    try:
-        return jax.make_array_from_process_local_data(sharding, array)
-    except ValueError as error:
-        raise OptionError(
-            "the batch cannot be shared out over the devices",
-            expected="a size that the devices divide",
-            found=f"shape {array.shape}",
-            hint="choose such a batch_size, and drop_last=True",
-        ) from error
-
-
-def _jax() -> Any:
-    try:
-        import jax
-    except ImportError as error:
-        raise MissingExtraError(
-            "the package jax cannot be imported", found=error, hint="pip install 'shoal[jax]'"
-        ) from error
-    return jax
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._sharding = state["sharding"]
+        super().__setstate__(state)

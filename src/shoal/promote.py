@@ -1,6 +1,6 @@
-"""From an index on this machine to the network: `promote_to_atmosphere`.
+"""Publish a dataset of a local index on the AT Protocol network: `promote_to_atmosphere`.
 
-Example:
+Examples:
     >>> from shoal.promote import promote_to_atmosphere
     >>> promote_to_atmosphere.__name__
     'promote_to_atmosphere'
@@ -8,14 +8,18 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Literal
 
-from shoal.atmosphere import AtmosphereClient, AtUri, SourceShard, schema_from_record, shards_of
-from shoal.errors import SchemaError
-from shoal.local import Entry
+from shoal.atmosphere._client import AtmosphereClient
+from shoal.atmosphere._identifiers import AtUri
+from shoal.atmosphere._publish import SourceShard, shards_of
+from shoal.atmosphere._records import schema_from_record
+from shoal.dataset._dataset import Dataset
+from shoal.errors import AtmosphereError, SchemaError
+from shoal.local._entry import Entry
 from shoal.protocols import AbstractIndex, IndexEntry
-from shoal.schema import Schema
+from shoal.schema._schema import Schema
 
 __all__ = ["promote_to_atmosphere"]
 
@@ -35,39 +39,40 @@ def promote_to_atmosphere(
     max_blob_bytes: int = 1_000_000_000,
     progress: Any = None,
 ) -> str:
-    """Publish a dataset of an index, with the schema of its samples; returns its ``at://`` URI.
+    """Publish a dataset of an index, with the schema of its samples; return its ``at://`` URI.
 
-    Twice gives the same URI: the record's key is made of the name, the schema and the hashes of the shards. ``storage``
-    says where others find the bytes. ``auto`` leaves them where they are when everybody can read them there; paths of
-    this machine, loopback and private addresses become blobs of the account's server, within ``max_blob_bytes``.
-    ``http`` and ``s3`` refuse such places, unless ``allow_private`` says that the network is a closed one.
+    Publishing twice gives the same URI: the record's key depends on the name, the schema and the hashes of the shards.
+    ``storage`` selects where the bytes are read from. ``auto`` leaves them in place if they are public; local paths,
+    loopback and private addresses become blobs of the account's server, up to ``max_blob_bytes``. ``http`` and ``s3``
+    raise an error for such locations, unless ``allow_private`` is true (for closed networks).
 
-    Name, description, tags and version are the entry's where they are not given; a version is also published as a
-    label, for ``@handle/name@version``. The record is written last, so nobody ever finds half a dataset.
+    Name, description, tags and version default to those of the entry; a version is also published as a label, for
+    ``@handle/name@version``. The record is written last, so an incomplete dataset is never visible.
 
     Raises:
-        SessionError: Nobody is logged in.
+        SessionError: The client is not logged in.
         SchemaError: The samples have no schema.
-        AtmosphereError: Others could not read the data, it is too large for blobs, or the server refuses it.
+        AtmosphereError: The data is not public, holds deleted samples, is too large for blobs, or is rejected by the
+            server.
     """
     client.require_login()
-    given: dict[str, Any] = {"description": description, "tags": tags, "version": version}
-    said = {word: getattr(entry, word, None) if value is None else value for word, value in given.items()}
-    made = client.publish_shards(
+    args: dict[str, Any] = {"description": description, "tags": tags, "version": version}
+    settings = {name: getattr(entry, name, None) if value is None else value for name, value in args.items()}
+    published = client.publish_shards(
         _shards(entry),
         name=name or entry.name,
         schema=_schema(entry, index),
         storage=storage,
-        description=said["description"] or "",
-        tags=said["tags"] or (),
+        description=settings["description"] or "",
+        tags=settings["tags"] or (),
         license=license,
-        metadata=_metadata(entry),
-        version=said["version"],
+        metadata=entry.metadata or None,
+        version=settings["version"],
         allow_private=allow_private,
         max_blob_bytes=max_blob_bytes,
         progress=progress,
     )
-    return str(made.uri)
+    return str(published.uri)
 
 
 def _schema(entry: IndexEntry, index: AbstractIndex | None) -> AtUri | Schema:
@@ -87,10 +92,13 @@ def _shards(entry: IndexEntry) -> list[SourceShard]:
     if not isinstance(entry, Entry):
         return shards_of(entry.data_urls)
     entry.reach()
+    dataset: Dataset[Any] = Dataset([entry.storage.url(shard.path) for shard in entry.shards])
+    if not dataset.is_whole:
+        raise AtmosphereError(
+            "samples that were deleted are still in the shards, and would be published with them",
+            found=f"{len(dataset.source) - len(dataset)} of {entry.reference}",
+            hint="write the others as a new dataset with `shoal reshard`, and promote that",
+        )
     return [
         SourceShard(entry.storage.url(shard.path), shard.split, shard.samples, shard.sha256) for shard in entry.shards
     ]
-
-
-def _metadata(entry: IndexEntry) -> Mapping[str, Any] | None:
-    return entry.metadata or None

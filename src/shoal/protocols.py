@@ -1,16 +1,16 @@
-"""What users may implement: a class with these members works wherever shoal's own does, without inheriting anything.
+"""Protocols that users may implement: a class with these members is accepted wherever shoal's own class is.
 
 ::
 
-    Packable           a sample that turns into bytes and back
-    DataSource         where the bytes of shards come from
+    Packable           a sample that is encoded to bytes and decoded from them
+    DataSource         the bytes of shards
     IndexEntry         one dataset in an index
     AbstractIndex      datasets and schemas by name
-    AbstractDataStore  where an index keeps shards
-    Resolver           what makes ``load_dataset`` understand another kind of reference
+    AbstractDataStore  the place where an index stores shards
+    Resolver           adds another type of reference to ``load_dataset``
 
-``isinstance(value, Packable)`` and its like look at the names of the members only; a type checker looks at their types.
-An argument before ``/`` is passed by position, so it may have any name.
+``isinstance(value, Packable)`` checks the names of the members only; a type checker checks their types. Arguments
+before ``/`` are positional, so they may have any name.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ __all__ = [
 
 @runtime_checkable
 class Packable(Protocol):
-    """A sample that turns into bytes and back.
+    """A sample that is encoded to bytes and decoded from them.
 
-    Example:
+    Examples:
         >>> from dataclasses import asdict, dataclass
         >>> import msgspec
         >>> @dataclass
@@ -64,12 +64,12 @@ class Packable(Protocol):
 
     @classmethod
     def from_data(cls, data: dict[str, Any], /) -> Self:
-        """The sample with these fields."""
+        """Return the sample with these fields."""
         ...
 
     @classmethod
     def from_bytes(cls, bs: bytes, /) -> Self:
-        """The sample that ``packed`` gave as these bytes."""
+        """Return the sample whose ``packed`` are these bytes."""
         ...
 
     @property
@@ -79,17 +79,17 @@ class Packable(Protocol):
 
     @property
     def as_wds(self) -> dict[str, Any]:
-        """The sample as a WebDataset writer takes it: ``__key__`` and ``msgpack``."""
+        """The sample as WebDataset writers take it: ``__key__`` and ``msgpack``."""
         ...
 
 
 @runtime_checkable
 class DataSource(Protocol):
-    """Where the bytes of shards come from.
+    """A source of the bytes of shards, which ``load_dataset`` reads like files.
 
-    ``load_dataset`` reads one as it reads files. A shard's name says its split, as a file's does.
+    The split of a shard is taken from its name, as for files.
 
-    Example:
+    Examples:
         >>> import io, tarfile
         >>> import shoal
         >>> def tar_of(text):
@@ -101,17 +101,17 @@ class DataSource(Protocol):
         ...     return archive.getvalue()
         >>> class Shelf:
         ...     def __init__(self, shards_by_name):
-        ...         self._held = shards_by_name
+        ...         self._shards = shards_by_name
         ...
         ...     @property
         ...     def shards(self):
         ...         return ((name, self.open_shard(name)) for name in self.list_shards())
         ...
         ...     def list_shards(self):
-        ...         return list(self._held)
+        ...         return list(self._shards)
         ...
         ...     def open_shard(self, shard_id):
-        ...         return io.BytesIO(self._held[shard_id])
+        ...         return io.BytesIO(self._shards[shard_id])
         >>> shelf = Shelf({"train-0.tar": tar_of(b"hello"), "test-0.tar": tar_of(b"bye")})
         >>> isinstance(shelf, DataSource), shoal.load_dataset(shelf, split="test")[0]["txt"]
         (True, 'bye')
@@ -119,15 +119,15 @@ class DataSource(Protocol):
 
     @property
     def shards(self) -> Iterator[tuple[str, IO[bytes]]]:
-        """Every shard's name with its open bytes, in order; each is opened when it is reached."""
+        """The name and the open file of every shard, in order; each is opened when it is iterated."""
         ...
 
     def list_shards(self) -> list[str]:
-        """The names of all shards, in order; nothing is opened."""
+        """Return the names of all shards, in order, without opening them."""
         ...
 
     def open_shard(self, shard_id: str, /) -> IO[bytes]:
-        """The bytes of one shard, from its start. Raises KeyError for a name that is not listed."""
+        """Open the file of one shard, at its start. Raises KeyError for a name that is not listed."""
         ...
 
 
@@ -135,7 +135,7 @@ class DataSource(Protocol):
 class IndexEntry(Protocol):
     """One dataset in an index.
 
-    Example:
+    Examples:
         >>> from dataclasses import dataclass
         >>> @dataclass(frozen=True)
         ... class Entry:
@@ -149,22 +149,22 @@ class IndexEntry(Protocol):
 
     @property
     def name(self) -> str:
-        """What people call the dataset."""
+        """The name of the dataset."""
         ...
 
     @property
     def schema_ref(self) -> str:
-        """Where the schema of its samples is found."""
+        """The reference to the schema of its samples."""
         ...
 
     @property
     def data_urls(self) -> list[str]:
-        """Its shards; patterns are allowed."""
+        """The URLs of its shards; patterns are allowed."""
         ...
 
     @property
     def metadata(self) -> dict[str, Any] | None:
-        """What else is said of it; None when nothing is."""
+        """Further metadata, or None."""
         ...
 
 
@@ -172,7 +172,7 @@ class IndexEntry(Protocol):
 class AbstractIndex(Protocol):
     """Datasets and schemas by name.
 
-    Example:
+    Examples:
         >>> class Drawer:
         ...     def __init__(self):
         ...         self._entries, self._schemas = {}, {}
@@ -195,35 +195,35 @@ class AbstractIndex(Protocol):
     """
 
     def insert_dataset(self, ds: Any, *, name: str, schema_ref: str | None = None, **options: Any) -> IndexEntry:
-        """Write a dataset down under a name; without ``schema_ref`` its sample type's schema is published too."""
+        """Add a dataset under a name; without ``schema_ref`` the schema of its sample type is published too."""
         ...
 
     def get_dataset(self, ref: str, /) -> IndexEntry:
-        """The dataset with this name or reference. Raises KeyError."""
+        """Return the dataset with this name or reference. Raises KeyError."""
         ...
 
     def list_datasets(self) -> Iterable[IndexEntry]:
-        """All datasets."""
+        """Return all datasets."""
         ...
 
     def publish_schema(self, sample_type: type[Any], *, version: str = "1.0.0", **options: Any) -> str:
-        """Write the schema of a class down; returns the reference to it."""
+        """Add the schema of a class; return its reference."""
         ...
 
     def get_schema(self, ref: str, /) -> dict[str, Any]:
-        """The schema record with this reference. Raises KeyError."""
+        """Return the schema record with this reference. Raises KeyError."""
         ...
 
     def list_schemas(self) -> Iterable[dict[str, Any]]:
-        """All schema records."""
+        """Return all schema records."""
         ...
 
 
 @runtime_checkable
 class AbstractDataStore(Protocol):
-    """Where an index keeps shards.
+    """The place where an index stores shards.
 
-    Example:
+    Examples:
         >>> class Shed:
         ...     def write_shards(self, ds, *, prefix, **options):
         ...         return [f"memory://shed/{prefix}-000000.tar"]
@@ -238,15 +238,15 @@ class AbstractDataStore(Protocol):
     """
 
     def write_shards(self, ds: Any, *, prefix: str, **options: Any) -> list[str]:
-        """Write a dataset's samples as shards whose names begin with ``prefix``; returns their URLs."""
+        """Write a dataset's samples as shards whose names start with ``prefix``; return their URLs."""
         ...
 
     def read_url(self, url: str, /) -> str:
-        """The URL to read a shard by, where that is not the one it was written under: a signed one, for example."""
+        """Return the URL to read a shard from, which may differ from the one that was written, such as a signed URL."""
         ...
 
     def supports_streaming(self) -> bool:
-        """Whether parts of a shard can be read without fetching all of it."""
+        """Whether byte ranges of a shard can be read without fetching all of it."""
         ...
 
 
@@ -256,11 +256,10 @@ DataFiles = str | PathLike[str] | Sequence[str | PathLike[str]]
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """What a reference stands for.
+    """The data that a reference refers to.
 
-    ``files`` are paths, patterns, folders or URLs that a store serves, or a :class:`DataSource`; by split, or all
-    together, and then their names say the split. ``sample_type`` is the class of the samples, where the reference says
-    one and the user says none.
+    ``files`` are paths, patterns, folders or URLs of a store, or a :class:`DataSource`; either by split, or together,
+    with the split in their names. ``sample_type`` is the class of the samples if the user gives none.
     """
 
     files: DataFiles | DataSource | Mapping[str, DataFiles | DataSource]
@@ -269,12 +268,12 @@ class Resolved:
 
 @runtime_checkable
 class Resolver(Protocol):
-    """What makes ``load_dataset`` understand another kind of reference, such as ``at://...`` or ``@user/data``.
+    """Adds another type of reference, such as ``at://...`` or ``@user/data``, to ``load_dataset``.
 
-    A package brings one by the entry point group ``shoal.resolvers``; ``register_resolver`` adds one to this process.
-    It is asked about a text that begins with ``@`` or with a scheme that no store serves.
+    A package registers one in the entry point group ``shoal.resolvers``; ``register_resolver`` adds one in this
+    process. It is used for references that start with ``@`` or with a scheme that has no store.
 
-    Example:
+    Examples:
         >>> import shoal
         >>> from shoal.dataset import register_resolver
         >>> from shoal.protocols import Resolved
@@ -294,7 +293,7 @@ class Resolver(Protocol):
     """
 
     def matches(self, reference: str, /) -> bool:
-        """Whether this resolver understands the reference; asked often, so nothing is fetched for it."""
+        """Whether this resolver accepts the reference; called often, so it must not fetch anything."""
         ...
 
     def resolve(
@@ -305,9 +304,9 @@ class Resolver(Protocol):
         split: str | None = None,
         data_files: DataFiles | Mapping[str, DataFiles] | None = None,
     ) -> Resolved:
-        """What the reference stands for.
+        """Return the data that the reference refers to.
 
-        ``split`` is the one split that will be read, None for several or all; other splits may be given back too.
-        ``data_files`` is what the user passed: files relative to the reference, in all or by split.
+        ``split`` is the split that will be read, or None for several or all; other splits may be returned too.
+        ``data_files`` are the files that the user passed, relative to the reference, together or by split.
         """
         ...

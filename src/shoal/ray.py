@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from shoal.adapt import map_arrays
-from shoal.dataset import Dataset
+from shoal.dataset._dataset import Dataset
 from shoal.errors import MissingExtraError, OptionError
-from shoal.load import StreamSource, collate
+from shoal.load._collate import collate
+from shoal.load._sources import StreamSource
 
 try:
     import ray.data
@@ -24,9 +25,9 @@ except ImportError as error:
 __all__ = ["ShoalDatasource", "to_ray_dataset"]
 
 _BLOCK_BYTES = 32 << 20
-_MOST_ROWS = 4096
-_UNKNOWN_BYTES = 4096.0
-"""What a sample is taken to be where nobody knows."""
+_MAX_BLOCK_ROWS = 4096
+_DEFAULT_SAMPLE_BYTES = 4096.0
+"""Size of a sample where the source does not know its mean."""
 
 
 def to_ray_dataset(dataset: Dataset[Any], *, override_num_blocks: int | None = None) -> ray.data.Dataset:
@@ -37,14 +38,14 @@ def to_ray_dataset(dataset: Dataset[Any], *, override_num_blocks: int | None = N
     Raises:
         OptionError: The dataset has no length, as after a filter; ``dataset.materialize()`` has one.
 
-    Example:
+    Examples:
         >>> import shoal
         >>> ds = shoal.write_samples([{"__key__": "a", "cls": 1}], "memory://doc/ray")
         >>> ShoalDatasource(ds).get_read_tasks(4)[0].metadata.num_rows
         1
     """
-    made: ray.data.Dataset = ray.data.read_datasource(ShoalDatasource(dataset), override_num_blocks=override_num_blocks)
-    return made
+    read: ray.data.Dataset = ray.data.read_datasource(ShoalDatasource(dataset), override_num_blocks=override_num_blocks)
+    return read
 
 
 class ShoalDatasource(Datasource):
@@ -77,25 +78,25 @@ class ShoalDatasource(Datasource):
         """At most ``parallelism`` tasks, each of as many samples as the others, or one fewer."""
         tasks = max(1, min(parallelism, self._count))
         mean = self._mean_bytes()
-        rows = int(max(1, min(_MOST_ROWS, _BLOCK_BYTES // max(mean, 1.0))))
-        made = []
+        rows = int(max(1, min(_MAX_BLOCK_ROWS, _BLOCK_BYTES // max(mean, 1.0))))
+        read_tasks = []
         for task in range(tasks):
             start, stop = self._count * task // tasks, self._count * (task + 1) // tasks
-            facts = BlockMetadata(
+            metadata = BlockMetadata(
                 num_rows=stop - start, size_bytes=int((stop - start) * mean), exec_stats=None, input_files=None
             )
-            read = _Read(self._dataset, start, stop, rows, per_task_row_limit)
-            made.append(ReadTask(read, facts, per_task_row_limit=per_task_row_limit))
-        return made
+            read = _ReadTaskFunction(self._dataset, start, stop, rows, per_task_row_limit)
+            read_tasks.append(ReadTask(read, metadata, per_task_row_limit=per_task_row_limit))
+        return read_tasks
 
     def _mean_bytes(self) -> float:
         source = self._dataset.__load__().source
         known = None if isinstance(source, StreamSource) else source.geometry().mean_bytes
-        return known or _UNKNOWN_BYTES
+        return known or _DEFAULT_SAMPLE_BYTES
 
 
-class _Read:
-    """One task: what Ray sends to a worker and calls there."""
+class _ReadTaskFunction:
+    """The function of one read task, which Ray pickles and calls in a worker."""
 
     def __init__(self, dataset: Dataset[Any], start: int, stop: int, rows: int, limit: int | None) -> None:
         self._dataset = dataset
@@ -108,13 +109,14 @@ class _Read:
             stop = min(start + self._rows, self._stop)
             samples = self._dataset.samples_at(np.arange(start, stop, dtype=np.int64))
             columns = map_arrays(collate(samples), lambda array: array)
-            yield BlockAccessor.batch_to_block({name: _column(values) for name, values in columns.items()})
+            yield BlockAccessor.batch_to_block({name: _to_column(values) for name, values in columns.items()})
 
 
-def _column(values: Any) -> Any:
-    """An array, or an array of objects: what Ray makes a column of."""
+def _to_column(values: Any) -> Any:
+    """Return the values as an array, of objects where they are none: Ray makes a column of it."""
     if isinstance(values, np.ndarray):
         return values
-    made = np.empty(len(values), object)
-    made[:] = values
-    return made
+    column = np.empty(len(values), object)
+    for at, value in enumerate(values):  # assigning all at once would make an array of lists of one length
+        column[at] = value
+    return column

@@ -1,4 +1,4 @@
-"""Data and programs that the tests of all adapters use."""
+"""Data and programs for the tests of all adapters."""
 
 from __future__ import annotations
 

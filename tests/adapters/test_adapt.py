@@ -1,4 +1,4 @@
-"""Batches as plain containers, and a loader's batches shared out, without any framework."""
+"""Batches as plain containers, and every n-th batch of a loader, without a framework."""
 
 from __future__ import annotations
 
@@ -36,7 +36,11 @@ class Word(msgspec.Struct):
     "values, kind",
     [
         ([1, 2], "int64"),
-        ([1.5, 2], "float32"),
+        ([1.5, 2], "float64"),
+        ([2**53 + 1, 0.5], None),
+        ([2**63, 1], None),
+        ([2**63, -1], None),
+        ([-(2**63), 2**63 - 1], "int64"),
         ([True, False], "bool"),
         ([np.float64(1.0), np.float64(2.0)], "float64"),
         ([np.uint8(1)], "uint8"),

@@ -1,4 +1,4 @@
-"""Hugging Face datasets: what goes there and back is equal, and images stay the files they were."""
+"""Hugging Face datasets: a round trip changes nothing, and images keep the bytes of their files."""
 
 from __future__ import annotations
 

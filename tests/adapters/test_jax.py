@@ -1,4 +1,4 @@
-"""JAX: arrays on their devices, shared out over several, from several processes."""
+"""JAX: arrays on their devices, sharded over several devices and several processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ray Data, with a cluster of its own in a process of its own: slow to begin, so all is asked of it at once."""
+"""Ray Data in a process of its own. Starting a cluster is slow, so one test checks everything."""
 
 from __future__ import annotations
 

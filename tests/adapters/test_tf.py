@@ -1,4 +1,4 @@
-"""TensorFlow: types and shapes that are known, the loader's batches, and a state that is the batch in use's."""
+"""TensorFlow: known types and shapes, the loader's batches, and a state of the batch in use."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_training_that_was_stopped_goes_on_inside_an_epoch(shards):
 
 def test_tuples_samples_and_nested_batches():
     loader = shoal.DataLoader(range(4), batch_size=None).map(lambda n: (np.full(2, n), {"deep": float(n), "ok": True}))
-    spec = (tf.TensorSpec((2,), tf.int64), {"deep": tf.TensorSpec((), tf.float32), "ok": tf.TensorSpec((), tf.bool)})
+    spec = (tf.TensorSpec((2,), tf.int64), {"deep": tf.TensorSpec((), tf.float64), "ok": tf.TensorSpec((), tf.bool)})
     assert output_signature(loader) == spec
     assert [deep["deep"].numpy() for _, deep in to_tf_dataset(loader)] == [0.0, 1.0, 2.0, 3.0]
 
@@ -93,9 +93,6 @@ def test_what_has_no_tensor_is_named():
         to_tf_dataset(shoal.DataLoader([{"meta": {"deep": None}}]))
     with pytest.raises(OptionError, match="no batch"):
         to_tf_dataset(shoal.DataLoader([]))
-
-
-# ---------------------------------------------------------------------------------------------------------- TFRecord
 
 
 def _records(path: str, count: int, compression: str = "") -> list[bytes]:

@@ -1,4 +1,4 @@
-"""PyTorch: tensors without copies, any number of workers in one order, exact resuming, ranks that agree."""
+"""PyTorch: tensors without copies, one order for any number of workers, exact resuming, equal ranks."""
 
 from __future__ import annotations
 
@@ -39,9 +39,6 @@ def labels(batches) -> list[list[int]]:
     return [batch["cls"].tolist() for batch in batches]
 
 
-# ----------------------------------------------------------------------------------------------------------- tensors
-
-
 @pytest.mark.parametrize("kind", ["uint8", "int16", "uint32", "int64", "float16", "float64", "complex64", "bool"])
 def test_an_array_that_may_be_written_to_is_shared(kind):
     array = np.ones((2, 3), kind)
@@ -80,9 +77,6 @@ def test_batches_of_bfloat16():
     tensor = as_tensors(np.array([1.5, -2.0], ml_dtypes.bfloat16))
     assert tensor.dtype == torch.bfloat16
     assert tensor.tolist() == [1.5, -2.0]
-
-
-# ----------------------------------------------------------------------------------------------------------- ours
 
 
 def test_our_loader_gives_the_plain_loaders_batches_as_tensors_without_a_copy(shards):
@@ -184,9 +178,6 @@ def test_a_loader_that_was_let_go_of_leaves_no_thread():
     assert set(threading.enumerate()) == before
 
 
-# ----------------------------------------------------------------------------------------------------------- map style
-
-
 def test_a_map_dataset_under_torchs_loader(shards):
     dataset = TorchMapDataset(shoal.Dataset(shards))
     assert len(dataset) == COUNT
@@ -207,9 +198,6 @@ def test_a_map_dataset_without_a_length_is_refused(shards):
         TorchMapDataset(shoal.Dataset(shards).filter(lambda sample: True))
     with pytest.raises(OptionError, match="length"):
         TorchMapDataset(iter(range(3)))
-
-
-# ----------------------------------------------------------------------------------------------------------- workers
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2, 3])
@@ -303,9 +291,6 @@ def test_the_dataset_may_be_copied(shards):
         assert labels(again) == [batch["cls"] for batch in loader_of(shards)]
 
 
-# ----------------------------------------------------------------------------------------------------------- torchdata
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("taken", [1, 6, 13])
 def test_torchdatas_stateful_loader_resumes_exactly(shards, workers, taken):
@@ -335,8 +320,6 @@ def test_a_state_of_one_worker_is_not_for_the_whole(shards):
     with pytest.raises(LoaderStateError, match="one of several workers"):
         dataset.load_state_dict({**state, "given": 2, "share": [1, 2]})
 
-
-# ----------------------------------------------------------------------------------------------------------- ranks
 
 RANK = """
 import json, sys, torch, shoal
@@ -380,9 +363,6 @@ def test_two_ranks_that_only_torch_distributed_knows_of(shards, tmp_path):
         assert [len(batches) for batches in ours_or_theirs] == [7, 7]
         assert sorted(number for batches in ours_or_theirs for batch in batches for number in batch) == list(range(50))
     assert seen[0][0] == seen[0][1]
-
-
-# ------------------------------------------------------------------------------------------- pictures, decoded last
 
 
 def _jpegs(count: int) -> list[bytes]:

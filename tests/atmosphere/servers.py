@@ -149,9 +149,6 @@ def page_network():
                 os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
-# -------------------------------------------------------------------------------------------------------------- AppView
-
-
 class AppViewHandler(_Handler):
     """Answers from ``server.entries``, ``server.labels`` and ``server.schemas``; ``asked`` says what was asked."""
 

@@ -278,9 +278,6 @@ def test_a_handle_must_be_named_back(alice, pds, connect):
     liar.close()
 
 
-# ---------------------------------------------------------------------------------------------------------------- trust
-
-
 def test_private_addresses_are_not_asked_unless_allowed(alice, pds, plc, web, folder, connect):
     made = alice.publish_dataset(folder, name="pets")
     careful = connect(pds, allow_private=False)

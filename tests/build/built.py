@@ -9,7 +9,21 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["contents", "double", "fails_at_seven", "make_folder", "make_images", "picky", "split_in_two", "tree"]
+import shoal
+
+__all__ = [
+    "contents",
+    "double",
+    "fails_at_seven",
+    "keys",
+    "make_folder",
+    "make_images",
+    "numbers",
+    "picky",
+    "samples",
+    "split_in_two",
+    "tree",
+]
 
 
 def make_images(root: Path, count: int = 40, most: int = 6000) -> Path:
@@ -62,3 +76,21 @@ def fails_at_seven(sample: dict[str, Any]) -> dict[str, Any]:
     if sample["cls"] % 10 == 7 and not os.environ.get("SEVEN_IS_FINE"):
         raise ValueError(f"not {sample['cls']}")
     return sample
+
+
+def numbers(count: int = 50) -> list[dict[str, Any]]:
+    """Samples that are told apart by a number."""
+    return [{"__key__": f"k{n:03d}", "cls": n, "txt": f"number {n}"} for n in range(count)]
+
+
+def samples(root: Any, **options: Any) -> list[dict[str, Any]]:
+    """The samples of a dataset, without their shard."""
+    return [
+        {name: value for name, value in sample.items() if name != "__url__"}
+        for sample in shoal.Dataset(root, **options)
+    ]
+
+
+def keys(root: Any, **options: Any) -> list[str]:
+    """The keys of a dataset."""
+    return [sample["__key__"] for sample in shoal.Dataset(root, **options)]

@@ -16,7 +16,7 @@ from tests.build.built import contents
 
 import shoal
 from shoal.build import LocalEngine, merge, reshard
-from shoal.errors import ChecksumError, ErrorBudgetExceeded, OptionError, ShoalError
+from shoal.errors import ChecksumError, ErrorBudgetExceeded, OptionError, SchemaMismatchError, ShoalError
 from shoal.schema import schema_to_json
 from shoal.shard import ShardSource, can_copy, copy_samples, load_manifest, locate_shards, open_shard, verify_dataset
 from shoal.shard._index import encode_index
@@ -181,7 +181,7 @@ def test_damage_is_found_and_not_copied(tmp_path, shuffle, where):
 
 def test_duplicates_are_left_out(tmp_path):
     write(tmp_path / "in", range(10))
-    with shoal.ShardWriter(tmp_path / "in" / "more-%06d.tar") as writer:
+    with shoal.ShardWriter(tmp_path / "in" / "more-%06d.tar", append=True) as writer:
         for number in range(5):
             writer.write({**sample(number), "__key__": f"again{number}"})
     assert reshard(tmp_path / "in", tmp_path / "out", dedupe=True, engine=TWO).duplicates == 5
@@ -261,20 +261,29 @@ class Other:
     c: str
 
 
+@pytest.mark.parametrize("second", [Other("x"), {"__key__": "k", "txt": "x"}])
+def test_samples_of_another_type_do_not_join_a_dataset(tmp_path, second):
+    for name, one in (("train", Early(1)), ("test", second)):
+        with shoal.ShardWriter(tmp_path / name / f"{name}-%06d.tar") as writer:
+            writer.write(one)
+    reshard(tmp_path / "train", tmp_path / "out", workers=1)
+    with pytest.raises(SchemaMismatchError, match="do not fit"):
+        reshard(tmp_path / "test", tmp_path / "out", workers=1)
+    assert shoal.Dataset[Early](tmp_path / "out")[0] == Early(1)
+
+
 @pytest.mark.parametrize(
     "first, second, expected",
     [
         (Early(1), Early(2), Early),
         (Early(1), Late(2), Late),
         (Late(1), Early(2), Early),  # both read both: the later one
-        (Early(1), Other("x"), None),
-        (Early(1), {"__key__": "k", "txt": "x"}, None),
         ({"__key__": "k", "txt": "x"}, Early(1), None),
     ],
 )
 def test_beside_what_stays_the_schema_is_the_one_that_reads_both(tmp_path, first, second, expected):
-    for name, one in (("first", first), ("second", second)):
-        with shoal.ShardWriter(tmp_path / name / "a-%06d.tar") as writer:
+    for name, one in (("train", first), ("test", second)):
+        with shoal.ShardWriter(tmp_path / name / f"{name}-%06d.tar") as writer:
             writer.write(one)
         reshard(tmp_path / name, tmp_path / "out" / f"{name}-%06d.tar", workers=1)
         with shoal.ShardWriter(tmp_path / "written" / f"{name}-%06d.tar") as writer:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import shoal
-from shoal.build import READERS, Finding, Verification, repair, report_page, verify
+from shoal.build import READERS, Verification, repair, report_page, verify
 from shoal.errors import ObjectNotFoundError, OptionError
 
 
@@ -80,7 +80,7 @@ def test_decode_finds_pictures_that_are_none(tmp_path):
 
 def test_a_key_in_two_shards_is_found(tmp_path):
     for name in ("a", "b"):
-        with shoal.ShardWriter(tmp_path / f"{name}-%06d.tar") as writer:
+        with shoal.ShardWriter(tmp_path / f"{name}-%06d.tar", append=True) as writer:
             for key in ("one", "two", name):
                 writer.write({"__key__": key, "txt": "x"})
     (finding,) = verify(tmp_path).findings
@@ -99,7 +99,7 @@ def test_a_key_in_two_splits_is_another_finding_than_one_in_two_shards_of_a_spli
         assert (finding.rule, finding.severity, finding.key, finding.count) == ("key-in-splits", "warning", "one", 2)
         assert finding.found == "in train-000000.tar and in val-000000.tar"
     assert verify(tmp_path / "d", split="val").findings == ()
-    with shoal.ShardWriter(tmp_path / "d" / "train-b-%06d.tar", split="train") as writer:
+    with shoal.ShardWriter(tmp_path / "d" / "train-b-%06d.tar", split="train", append=True) as writer:
         writer.write({"__key__": "two", "txt": "again"})
     assert rules(verify(tmp_path / "d")) == ["key-twice", "key-in-splits"]
 
@@ -149,24 +149,6 @@ def test_the_document_and_the_page(root):
     assert [shard["ok"] for shard in document["shards"]] == [True, False, True]
     page = report_page(found)
     assert all(text in page for text in ("k06", "damaged", "shoal repair", "train-000001.tar"))
-
-
-def test_no_text_of_a_dataset_becomes_a_part_of_the_page():
-    evil = "<script>alert('x')</script>"
-    finding = Finding("error", evil, evil, evil, evil, evil, evil, evil, 1, evil, evil, 2)
-    page = report_page(Verification(evil, (), (finding,), {evil: 1}))
-    assert "<script" not in page
-    assert page.count("&lt;script&gt;") >= 10
-    assert "src=" not in page
-    assert "http" not in page
-
-
-def test_a_page_stays_readable_when_there_are_very_many_findings():
-    findings = tuple(Finding("error", "data", f"number {n}", "why", "what") for n in range(5000))
-    page = report_page(Verification("x", (), findings, {}))
-    assert "3,000 more" in page
-    assert "number 1999" in page
-    assert "number 2000" not in page
 
 
 def test_nothing_there_raises(tmp_path):

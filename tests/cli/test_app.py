@@ -210,7 +210,7 @@ def test_the_installed_command_is_this_one(tmp_path):
 
 
 def test_a_reader_that_stops_reading_is_no_error_of_ours(dataset):
-    with ShardWriter(dataset / "many-%06d.tar") as writer:
+    with ShardWriter(dataset / "many-%06d.tar", append=True) as writer:
         for number in range(5000):
             writer.write({"__key__": f"{number:06d}", "txt": b""})
     done = subprocess.Popen(program("ls", dataset, "-l"), stdout=subprocess.PIPE, stderr=subprocess.PIPE)

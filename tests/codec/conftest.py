@@ -1,4 +1,4 @@
-"""webdataset as the oracle, and a registry that each test may change."""
+"""webdataset's decoder and encoder to compare with, and a registry that a test may change."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from shoal.codec import _registry
 
 @pytest.fixture
 def registry(monkeypatch):
-    """The codecs as they are built in, put back after the test."""
+    """Only the built-in codecs; changes are undone after the test."""
     monkeypatch.setattr(_registry, "_codecs", dict(_registry.BUILT_IN))
 
 
 @pytest.fixture(scope="session")
 def wds_decode():
-    """What webdataset makes of one field's bytes."""
+    """A function that decodes one field as webdataset does."""
 
     def decode(field, data, imagespec=None):
         handlers = [imagehandler(imagespec)] if imagespec else []
@@ -28,5 +28,5 @@ def wds_decode():
 
 @pytest.fixture(scope="session")
 def wds_encode():
-    """The bytes that webdataset's writer makes of one field's value."""
+    """A function that encodes one field as webdataset's writer does."""
     return lambda field, value: bytes(encode_based_on_extension({field: value}, default_handlers)[field])

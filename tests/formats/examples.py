@@ -37,6 +37,12 @@ class Example:
         return self.name
 
 
+def equal(found: Any, expected: Any) -> None:
+    """Assert that two arrays are equal, their types too."""
+    np.testing.assert_array_equal(found, expected)
+    assert getattr(found, "dtype", None) == getattr(expected, "dtype", None)
+
+
 def vector(number: int) -> np.ndarray:
     return np.arange(number, number + 3, dtype=np.float32)
 

@@ -142,3 +142,13 @@ class TestRegister:
 
         register_format("two", ["two"], lambda path, options: Two())
         assert len(Dataset(tmp_path / "a.two")) == 2
+
+
+def test_tars_win_over_what_lies_beside_them(tmp_path):
+    with ShardWriter(tmp_path / "a-%06d.tar") as writer:
+        writer.write({"txt": "x"})
+    for number in range(3):
+        (tmp_path / f"{number}.csv").write_text("a\n1\n")
+    assert Dataset(tmp_path)[0]["txt"] == "x"
+    (tmp_path / ".shoal" / "manifest.json").unlink()
+    assert Dataset([tmp_path / "a-000000.tar"])[0]["txt"] == "x"

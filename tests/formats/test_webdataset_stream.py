@@ -20,7 +20,7 @@ from tests.formats.tars import PACKERS, make_tar, numbered, write_tar
 
 from shoal.errors import DecodeError, OptionError, ShoalWarning, StoreError, TarError
 from shoal.formats import webdataset
-from shoal.formats._webdataset_reader import Place, Step
+from shoal.formats._webdataset_reader import ArchivePosition, ArchiveStep
 from shoal.formats._webdataset_stream import ReadAhead, shard_order
 from shoal.shard._stream import _SeenKeys
 from shoal.store import store_for
@@ -278,9 +278,9 @@ class TestWorkers:
 
         def read(number):
             begun.append(number)
-            yield Step(Place(512), {"__key__": str(number)})
+            yield ArchiveStep(ArchivePosition(512), {"__key__": str(number)})
 
-        ahead = ReadAhead(read, 0, 100, workers=3, most_bytes=1 << 20)
+        ahead = ReadAhead(read, 0, 100, workers=3, max_bytes=1 << 20)
         assert [step.sample["__key__"] for step in ahead.steps(0)] == ["0"]
         assert [step.sample["__key__"] for step in ahead.steps(1)] == ["1"]
         ahead.stop()
@@ -293,9 +293,9 @@ class TestWorkers:
         def read(number):
             for n in range(1, 1000):
                 given.append(n)
-                yield Step(Place(n << 20), {"__key__": str(n)})
+                yield ArchiveStep(ArchivePosition(n << 20), {"__key__": str(n)})
 
-        ahead = ReadAhead(read, 0, 1, workers=1, most_bytes=4 << 20)
+        ahead = ReadAhead(read, 0, 1, workers=1, max_bytes=4 << 20)
         for taken, _ in enumerate(ahead.steps(0), 1):
             assert len(given) <= taken + 6  # four held, one waiting, one being read
         ahead.stop()

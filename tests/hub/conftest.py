@@ -41,7 +41,7 @@ def hub(monkeypatch):
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
         monkeypatch.setattr(_options, "_CHOSEN", {})
         monkeypatch.setattr(_requests, "_NOT_BEFORE", {})
-        monkeypatch.setattr(_huggingface, "_HELD", OrderedDict())
+        monkeypatch.setattr(_huggingface, "_LISTINGS", OrderedDict())
         yield server
         huggingface_hub.close_session()
 

@@ -32,9 +32,6 @@ _BIG_BY_NAME = re.compile(
 )
 
 
-# --------------------------------------------------------------------------------------------------- what the hub holds
-
-
 @dataclass(frozen=True, slots=True)
 class Request:
     """One request as the server saw it; ``sent`` and ``received`` count the bytes of the bodies."""
@@ -196,9 +193,6 @@ class Refused(Exception):  # noqa: N818 - an answer, not an error of ours
         self.status, self.code, self.message, self.headers = status, code, message, headers or {}
 
 
-# ------------------------------------------------------------------------------------------------------------- plumbing
-
-
 class _Handler(BaseHTTPRequestHandler):
     """Reads a request, finds its route, answers, and writes down what happened."""
 
@@ -299,9 +293,6 @@ class _Handler(BaseHTTPRequestHandler):
         return self.reply(data[low : high + 1], 206, headers, "application/octet-stream")
 
 
-# -------------------------------------------------------------------------------------------- where the big files lie
-
-
 class _Blobs(_Handler):
     """The other host: files by their sha256, whole or in parts. A token of the hub is an error here."""
 
@@ -336,9 +327,6 @@ class _Blobs(_Handler):
         ("PUT", r"/blob/(?P<oid>\w+)(/part/(?P<part>\d+))?", put),
         ("POST", r"/blob/(?P<oid>\w+)/complete", complete),
     )
-
-
-# -------------------------------------------------------------------------------------------------------------- the hub
 
 
 class _Hub(_Handler):
@@ -614,9 +602,6 @@ def _folder_entry(path):
 
 def _date(seconds):
     return time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(seconds))
-
-
-# -------------------------------------------------------------------------------------------------------------- serving
 
 
 @contextlib.contextmanager

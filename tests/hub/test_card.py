@@ -97,9 +97,6 @@ def test_pictures_of_the_data(hub, tmp_path):
     assert [path for path in files if "/card/" in path] == [".shoal/card/00.png"]
 
 
-# ------------------------------------------------------------------------------------------------------ cards of people
-
-
 def test_what_people_wrote_stays(hub, folder, tmp_path):
     push_to_hub(folder, "tester/pets", card=CardOptions(license="mit"))
     repo = hub.repos["dataset", "tester/pets"]

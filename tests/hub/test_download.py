@@ -163,7 +163,7 @@ def test_a_name_that_leads_out_of_the_folder(hub, folder, tmp_path, name):
 
 
 def test_a_bad_line(hub, pets, folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(_requests, "_FIRST_WAIT", 0.01)
+    monkeypatch.setattr(_requests, "_FIRST_WAIT_S", 0.01)
     hub.faults += [Fault("/blob/", status=0, half=True, times=3), Fault("/resolve/", status=500, times=2)]
     download("tester/pets", tmp_path / "got")
     assert files_below(tmp_path / "got") == files_below(Path(folder))

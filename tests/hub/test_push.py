@@ -183,9 +183,6 @@ def test_a_name_without_an_owner_is_the_users(hub, folder):
     assert "tester/pets" in pushed_files(hub)["README.md"].decode()
 
 
-# ----------------------------------------------------------------------------------------------------- what is pushed
-
-
 def test_other_files_go_along_and_what_writers_keep_does_not(hub, folder):
     root = Path(folder)
     for path in ("LICENSE", "docs/a.md", ".shoal/wids.json", ".shoal/journal-x.jsonl", ".git/config", "stray.tar"):

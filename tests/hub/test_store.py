@@ -15,8 +15,8 @@ from shoal import store
 from shoal.errors import AccessDeniedError, ObjectNotFoundError, StoreError
 from shoal.hub import hub_url
 from shoal.store import HubStore, _huggingface, configure, hub_access
-from shoal.store._clients import hub_token
 from shoal.store._http import failure_of_answer
+from shoal.store._hub_access import hub_token
 from shoal.store._huggingface import repository_of
 from shoal.store._options import StoreOptions
 
@@ -25,9 +25,6 @@ TRAIN = [(each["__key__"], each["bin"], each["json"]["n"]) for each in samples("
 
 def read(dataset):
     return [(each["__key__"], each["bin"], each["json"]["n"]) for each in dataset]
-
-
-# -------------------------------------------------------------------------------------------------------------- reading
 
 
 def test_opening_is_one_listing_and_the_manifest(hub, pets):
@@ -121,9 +118,6 @@ def test_a_repository_of_others_is_indexed_once(hub, folder, tmp_path):
     assert hub.sent("/blob/") < 10_000
 
 
-# ------------------------------------------------------------------------------------------------------------ revisions
-
-
 def test_a_revision_is_a_branch_a_tag_or_a_commit(hub, pets, tmp_path):
     repo = hub.repos["dataset", "tester/pets"]
     repo.tags["v1"] = first = repo.branches["main"]
@@ -146,12 +140,12 @@ def test_a_reader_keeps_to_its_commit(hub, pets, tmp_path, monkeypatch):
     hub.add("tester/pets", files_below(Path(write(tmp_path / "new", train=5, per_shard=5))))
     same = read(dataset) == TRAIN
     assert same
-    monkeypatch.setattr(_huggingface, "_GOOD_FOR", 0.0)
+    monkeypatch.setattr(_huggingface, "_MAX_AGE_S", 0.0)
     assert len(shoal.Dataset(pets, split="train")) == 5
 
 
 def test_a_file_that_came_later_is_found(hub, pets, monkeypatch):
-    monkeypatch.setattr(_huggingface, "_GOOD_FOR", 0.0)
+    monkeypatch.setattr(_huggingface, "_MAX_AGE_S", 0.0)
     assert not store.exists(f"{pets}/later.txt")
     hub.add("tester/pets", {"later.txt": b"here"})
     assert store.get(f"{pets}/later.txt") == b"here"
@@ -161,14 +155,11 @@ def test_a_file_that_came_later_is_found(hub, pets, monkeypatch):
 
 
 def test_few_repositories_are_remembered(hub, monkeypatch):
-    monkeypatch.setattr(_huggingface, "_MOST_HELD", 2)
+    monkeypatch.setattr(_huggingface, "_MAX_CACHED", 2)
     for number in range(5):
         hub.add(f"org/r{number}", {"a.txt": b"%d" % number})
         assert store.get(f"hf://datasets/org/r{number}/a.txt") == b"%d" % number
-    assert len(_huggingface._HELD) == 2
-
-
-# --------------------------------------------------------------------------------------------------------------- access
+    assert len(_huggingface._LISTINGS) == 2
 
 
 def test_the_token_is_sent_to_the_hub_and_nowhere_else(hub, pets):
@@ -232,9 +223,6 @@ def test_where_the_token_comes_from(options, environment, expected, tmp_path, mo
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(token)
     assert hub_token(StoreOptions(**options), environment) == expected
-
-
-# --------------------------------------------------------------------------------------------------------------- faults
 
 
 @pytest.mark.parametrize(
@@ -305,9 +293,6 @@ def test_a_file_of_another_size_is_refused(hub, pets):
     held["test-000000.tar"] = type(held["test-000000.tar"])(b"short", big=True)
     with pytest.raises(StoreError):
         store.get(f"{pets}/test-000000.tar")
-
-
-# ---------------------------------------------------------------------------------------------------------------- names
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Functions for other processes, which can only get what they can import. No test by itself."""
+"""Functions that tests send to other processes, which can only import them. Not a test module."""
 
 from __future__ import annotations
 

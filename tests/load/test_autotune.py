@@ -1,4 +1,4 @@
-"""Autotune, on a clock of the test's: what it settles on for machines that are described by a rate for each setting."""
+"""Autotune on a simulated clock: the setting it chooses for machines with a given rate per setting."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Machine:
             spread = 1 + self._noise * (2 * self._random.random() - 1)
             took = spread / self._rate(self.tuner.workers, self.now)
             self.now += took
-            self.tuner.step(took * waits)
+            self.tuner.record_batch(took * waits)
         return self.tuner.workers
 
 
@@ -104,7 +104,7 @@ def test_epochs_shorter_than_a_span_are_enough(length: int, away: float) -> None
     for _ in range(3000 // length):
         for _ in range(length + 1):  # the first batch of an epoch does not count
             machine.now += 1 / RAW[machine.tuner.workers]
-            machine.tuner.step(1 / RAW[machine.tuner.workers])
+            machine.tuner.record_batch(1 / RAW[machine.tuner.workers])
         machine.now += away
         machine.tuner.resume()
     assert machine.tuner.workers == 0
@@ -115,7 +115,7 @@ def test_epochs_shorter_than_a_span_are_enough(length: int, away: float) -> None
 def test_fixed_settings_stay() -> None:
     tuner = Tuner(3, 5)
     for _ in range(1000):
-        tuner.step(1.0)
+        tuner.record_batch(1.0)
     assert (tuner.workers, tuner.prefetch) == (3, 5)
 
 

@@ -1,4 +1,4 @@
-"""Memory that is lent again: never while anything still looks at it."""
+"""Buffers of the pool are reused, but never while anything refers to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors: the function's own, told with stage, function, shard and key; skipped within a budget; never lost."""
+"""Errors name stage, function, shard and key; samples are skipped within a budget; no error is lost."""
 
 from __future__ import annotations
 
@@ -224,9 +224,7 @@ def test_a_listener_that_fails_stops_the_loop() -> None:
         list(loader)
 
 
-# ------------------------------------------------------------------------------------------------ skipping
-
-
+@pytest.mark.filterwarnings("ignore:skipped:shoal.errors.ShoalWarning")
 @WORKERS
 @pytest.mark.parametrize("verb", ["map", "filter", "flat_map"])
 def test_samples_that_fail_are_skipped_and_counted(verb: str, workers: int) -> None:
@@ -260,6 +258,7 @@ def test_one_more_than_the_budget_is_an_error(workers: int) -> None:
         list(every)
 
 
+@pytest.mark.filterwarnings("ignore:skipped:shoal.errors.ShoalWarning")
 @WORKERS
 def test_a_batch_of_which_nothing_is_left_is_left_out(workers: int) -> None:
     def failing(value: int) -> int:
@@ -271,6 +270,7 @@ def test_a_batch_of_which_nothing_is_left_is_left_out(workers: int) -> None:
     assert list(loader.map(failing).batch(2)) == [[0, 1], [2, 3], [6, 7]]
 
 
+@pytest.mark.filterwarnings("ignore:skipped:shoal.errors.ShoalWarning")
 @WORKERS
 def test_damaged_bytes_are_told_and_can_be_skipped(dataset: shoal.Dataset[Any], tmp_path: Path, workers: int) -> None:
     shard = tmp_path / "train-000001.tar"
@@ -294,9 +294,7 @@ def test_damaged_bytes_are_told_and_can_be_skipped(dataset: shoal.Dataset[Any], 
     loader.close()
 
 
-# ------------------------------------------------------------------------------------------------ other processes
-
-
+@pytest.mark.filterwarnings("ignore:skipped:shoal.errors.ShoalWarning")
 def test_other_processes_map_and_their_errors_are_told(dataset: shoal.Dataset[Any], functions: Any) -> None:
     loader = DataLoader(dataset, batch_size=None, num_workers=2)
     good = loader.map(functions.number_of, workers="process").batch(5)
@@ -346,9 +344,6 @@ def test_a_process_that_dies_is_an_error_and_not_a_hang(functions: Any) -> None:
         list(loader)
     assert "in map(dies at" in notes_of(caught.value)
     gc.collect()
-
-
-# ------------------------------------------------------------------------------------------------ timeout
 
 
 def test_a_batch_that_does_not_come_in_time_is_an_error() -> None:

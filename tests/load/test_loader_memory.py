@@ -1,4 +1,4 @@
-"""Memory: what is made ahead stays within its budget, and nothing grows with the number of batches."""
+"""Prefetched batches stay within their budget, and memory does not grow with the number of batches."""
 
 from __future__ import annotations
 
@@ -115,6 +115,7 @@ def failing(value: np.ndarray) -> np.ndarray:
     return value
 
 
+@pytest.mark.filterwarnings("ignore:skipped:shoal.errors.ShoalWarning")
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("chain", CHAINS)
 def test_nothing_grows_with_the_number_of_batches(chain: str, workers: int) -> None:

@@ -1,4 +1,4 @@
-"""Options: bad values are named; ranks of launchers; epochs of so many steps; work ahead; what a loader tells."""
+"""Wrong options are named; ranks of launchers; steps_per_epoch; prefetching; statistics."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ BAD_OPTIONS: dict[str, list[Any]] = {
     "steps_per_epoch": [0, -3],
     "memory_budget": [0, None, "1G"],
     "max_in_flight": [0],
-    "on_error": ["ignore", None],
-    "error_budget": [-1, 0.1],
+    "on_error": ["ignore", True],
+    "error_budget": [-1, 1.5],
+    "quarantine": [3],
     "ragged": ["cut"],
 }
 
@@ -139,9 +140,6 @@ def test_what_is_no_line_of_tokens_is_not_packed() -> None:
         list(DataLoader([{"txt": "a"}], batch_size=None).pack(8, "txt"))
 
 
-# ------------------------------------------------------------------------------------------------ ranks
-
-
 @pytest.mark.parametrize(
     "rank, world",
     [
@@ -177,9 +175,9 @@ def test_torchrun_comes_before_the_scheduler_that_started_it(monkeypatch: pytest
 def test_replicated_ranks_see_the_same(chain: str) -> None:
     def made(rank: int) -> list[Any]:
         data: Any = iter(range(24)) if chain == "stream" else range(24)
-        loader = DataLoader(
-            data, batch_size=None, num_workers=0, rank=rank, world_size=4, replication=2, shuffle=chain != "stream"
-        )
+        tail = "pad" if chain == "batch" else "uneven"
+        loader = DataLoader(data, batch_size=None, num_workers=0, rank=rank, world_size=4, replication=2, tail=tail)
+        loader = loader.with_options(shuffle=chain != "stream")
         return list((loader.filter(lambda value: value % 2) if chain == "filter" else loader).batch(3))
 
     ranks = [made(rank) for rank in range(4)]
@@ -187,9 +185,6 @@ def test_replicated_ranks_see_the_same(chain: str) -> None:
     assert ranks[2] == ranks[3]
     every = sorted(itertools.chain(*ranks[0], *ranks[2]))
     assert every == [value for value in range(24) if value % 2 or chain != "filter"]
-
-
-# ------------------------------------------------------------------------------------------------ epochs
 
 
 CHAINS: dict[str, Callable[[DataLoader], DataLoader]] = {
@@ -331,9 +326,6 @@ def test_with_options_changes_the_batch_of_a_collate_function_too() -> None:
     assert list(loader) == [(0, 1, 2), (3, 4, 5)]
 
 
-# ------------------------------------------------------------------------------------------------ work ahead
-
-
 class Counting:
     """Tells which samples were read."""
 
@@ -406,9 +398,6 @@ def test_of_a_slow_feed_a_sample_is_given_soon_after_it_came(workers: int) -> No
         assert len(came) <= number + 6  # not a chunk of 32 for each of the four that are made ahead
 
 
-# ------------------------------------------------------------------------------------------------ what it tells
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("chain", ["batches", "filter"])
 def test_stats_count_what_was_delivered(workers: int, chain: str) -> None:
@@ -473,8 +462,14 @@ def test_a_fixed_setting_is_never_tuned() -> None:
     assert seen == {(2, 3)}
     loader.close()
     plain = DataLoader(range(5000), batch_size=1, auto_tune=False)
-    assert len({plain.stats().workers for _ in plain}) == 1
+    assert len({(plain.stats().workers, plain.stats().prefetch) for _ in plain}) == 1
     plain.close()
+
+
+def test_untuned_workers_stay_within_their_bound() -> None:
+    with DataLoader(range(9), auto_tune=False).options(max_inter_op_parallelism=1) as loader:
+        assert len(list(loader)) == 1
+        assert (loader.stats().workers, loader.stats().prefetch) == (1, 2)
 
 
 def lines() -> Iterator[int]:

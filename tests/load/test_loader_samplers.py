@@ -1,4 +1,4 @@
-"""``sampler=`` and ``batch_sampler=``: those of shoal, those of PyTorch, any iterable; epochs, lengths and resuming."""
+"""``sampler=`` and ``batch_sampler=``: shoal's, PyTorch's and any iterable; epochs, lengths and resuming."""
 
 from __future__ import annotations
 

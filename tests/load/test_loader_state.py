@@ -1,4 +1,4 @@
-"""States: small, readable, of what was delivered; a killed run goes on; random numbers belong to samples."""
+"""States are small and readable; a killed run resumes; random numbers belong to samples."""
 
 from __future__ import annotations
 
@@ -87,8 +87,6 @@ def test_a_state_of_another_pipeline_is_refused() -> None:
             other.load_state_dict(state)
 
 
-# ------------------------------------------------------------------------------------------------ replaying
-
 REPLAYED: dict[str, tuple[Callable[[], DataLoader], str]] = {
     "line": (lambda: DataLoader(lambda: iter(range(40)), batch_size=4, num_workers=0), "read from its start"),
     "unbatch": (lambda: DataLoader(range(40), batch_size=4, num_workers=0).unbatch(), "unbatch has no place"),
@@ -154,9 +152,6 @@ def test_only_what_is_left_is_read_again() -> None:
     assert len(read) == 100
 
 
-# ------------------------------------------------------------------------------------------------ a killed process
-
-
 def test_a_killed_run_goes_on_from_its_last_state_and_loses_nothing(tmp_path: Path) -> None:
     with shoal.ShardWriter(str(tmp_path / "train-%06d.tar"), max_samples=100) as writer:
         for number in range(1000):
@@ -207,9 +202,6 @@ def test_a_killed_run_goes_on_from_its_last_state_and_loses_nothing(tmp_path: Pa
     assert found == expected
     assert sorted(itertools.chain(*found)) == [number for number in range(1000) if number % 7]
     assert os.path.exists(tmp_path / "state.json")
-
-
-# ------------------------------------------------------------------------------------------------ random numbers
 
 
 def noisy(value: Any, rng: np.random.Generator) -> tuple[Any, float]:
@@ -340,7 +332,8 @@ def test_what_ranks_held_back_is_not_lost_when_they_change(name: str, turns: lis
     """Each turn has as many ranks as numbers, and each rank takes so many steps of it."""
 
     def made(rank: int, world: int) -> DataLoader:
-        return HOLDING[name](DataLoader(range(80), batch_size=None, num_workers=0, seed=4, rank=rank, world_size=world))
+        options: dict[str, Any] = {"rank": rank, "world_size": world, "tail": "uneven"}
+        return HOLDING[name](DataLoader(range(80), batch_size=None, num_workers=0, seed=4, **options))
 
     expected = sorted(value for element in made(0, 1) for value in element)
     found: list[int] = []

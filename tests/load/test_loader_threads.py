@@ -1,4 +1,4 @@
-"""Threads: results in order, as many threads as were asked for, and none left behind, whatever ends the loop."""
+"""Results are in order, threads are as many as set, and none is left, whatever ends the loop."""
 
 from __future__ import annotations
 
@@ -68,9 +68,6 @@ def run(code: str, *arguments: str, timeout: float = 60) -> subprocess.Completed
         timeout=timeout,
         check=False,
     )
-
-
-# ------------------------------------------------------------------------------------------------ order and number
 
 
 @settings(max_examples=25, deadline=None)
@@ -169,9 +166,6 @@ def test_options_change_single_settings_of_either_kind() -> None:
     one = loader.options(private_threadpool_size=1)
     assert max(len(loading()) for _ in one) == 1
     one.close()
-
-
-# ------------------------------------------------------------------------------------------------ stopping
 
 
 def started(**options: object) -> DataLoader:
@@ -312,7 +306,7 @@ def test_loaders_nest() -> None:
 
 def test_a_nested_loader_is_shared_out_once_and_shuffled_anew_each_epoch() -> None:
     inner = DataLoader(range(24), batch_size=2, shuffle=True, num_workers=0)
-    ranks = [DataLoader(inner, batch_size=1, rank=rank, world_size=2, num_workers=0) for rank in (0, 1)]
+    ranks = [DataLoader(inner, batch_size=1, rank=rank, world_size=2, num_workers=0, tail="uneven") for rank in (0, 1)]
     epochs = [[[number for batch in rank for number in batch[0]] for rank in ranks] for _ in range(2)]
     for epoch in epochs:
         assert sorted(epoch[0] + epoch[1]) == list(range(24))
@@ -352,15 +346,13 @@ def test_a_thousand_starts_and_stops_leave_nothing_behind() -> None:
     assert me.memory_info().rss - memory < 8 << 20
 
 
-# ------------------------------------------------------------------------------------------------ processes that end
-
-
 def test_ctrl_c_arrives_in_the_loop_and_ends_all_threads() -> None:
     done = run(
         """
         import os, signal, sys, threading
         from shoal.load import DataLoader
 
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         never = threading.Event()
 
         def work(batch):
@@ -389,8 +381,10 @@ def test_ctrl_c_arrives_in_the_loop_and_ends_all_threads() -> None:
 @pytest.mark.parametrize("workers", ["2", "0"])
 def test_ctrl_c_of_a_program_that_does_not_catch_it_ends_it(workers: str) -> None:
     code = """
-        import sys, time
+        import signal, sys, time
         from shoal.load import DataLoader
+
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits that it is ignored
 
         def work(batch):
             if batch == [5]:

@@ -3,55 +3,29 @@
 from __future__ import annotations
 
 import os
-import pickle
-import sqlite3
-import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import redis as redis_package
-from numpy.typing import NDArray
-from tests.local.conftest import namespace
-from tests.store.servers import ACCESS_KEY, BUCKET, SECRET_KEY
+from tests.local.samples import ImageSample, credentials, samples
+from tests.store.servers import BUCKET
 
 import shoal
 from shoal.errors import (
-    AccessDeniedError,
     CatalogConflictError,
     EncodeError,
-    FieldError,
     OptionError,
     SchemaMismatchError,
     StoreError,
     WriteError,
 )
-from shoal.local import Entry, LocalIndex, LocalResolver, Repo, _repo, verify_entry
+from shoal.local import LocalIndex, LocalResolver, Repo, _repo_write, verify_entry
 from shoal.protocols import AbstractDataStore, AbstractIndex, IndexEntry, Resolver
 from shoal.shard import load_manifest
-from shoal.store import store_for
-
-
-@shoal.packable
-class ImageSample:
-    image: NDArray[np.float32]
-    label: str
-
-
-def samples(count=5, shift=0):
-    return [ImageSample(np.full((2, 2), number + shift, np.float32), f"label {number}") for number in range(count)]
-
-
-def credentials(endpoint, **changes):
-    keys = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "AWS_REGION": "us-east-1"}
-    return {"AWS_ENDPOINT": endpoint, **keys, **changes}
 
 
 def files_in(folder):
     return sorted(str(path.relative_to(folder)) for path in Path(folder).rglob("*") if path.is_file())
-
-
-# ----------------------------------------------------------------------------------------------------- the seed's block
 
 
 def seed_block(endpoint, samples, prefix):
@@ -117,31 +91,6 @@ def test_no_server_at_all(tmp_path, monkeypatch):
     assert loaded[2].label == "label 2"
     assert shoal.load_dataset("@local/my-dataset@1.0.0", split="train", sample_type=ImageSample)[2] == samples()[2]
     index.close()
-
-
-def test_the_backend_is_chosen_by_argument_then_environment_then_default(redis_url, tmp_path, monkeypatch):
-    assert repr(LocalIndex()) == f"<LocalIndex sqlite {tmp_path / 'home' / 'index.db'}>"
-    monkeypatch.setenv("REDIS_URL", "redis://:hunter2@somewhere:1/3")
-    assert repr(LocalIndex()) == "<LocalIndex redis://somewhere:1/3>"
-    monkeypatch.setenv("SHOAL_INDEX", str(tmp_path / "named.db"))
-    assert repr(LocalIndex()) == f"<LocalIndex sqlite {tmp_path / 'named.db'}>"
-    assert repr(LocalIndex(tmp_path / "a.db")) == f"<LocalIndex sqlite {tmp_path / 'a.db'}>"
-    assert repr(LocalIndex(host="h", port=5)) == "<LocalIndex redis://h:5/0>"
-    assert repr(LocalIndex("postgresql://me:hunter2@h/db")) == "<LocalIndex postgresql://h/db>"
-    assert list(tmp_path.iterdir()) == []  # nothing was opened
-    with redis_package.Redis.from_url(redis_url, decode_responses=True) as client:
-        index = LocalIndex(redis=client, namespace=namespace())
-        assert repr(index).startswith("<LocalIndex redis://127.0.0.1:")
-        index.insert_dataset(shoal.write_samples([{"txt": "ü"}], tmp_path / "d"), name="ü", description="ü")
-        assert [entry.description for entry in index.search("ü")] == ["ü"]
-        with pytest.raises(TypeError, match="cannot be sent"):
-            pickle.dumps(index)
-    for arguments in ({"location": "a.db", "host": "h"}, {"location": "ftp://x/y"}, {"namespace": "a b"}):
-        with pytest.raises(OptionError):
-            LocalIndex(**arguments)
-
-
-# -------------------------------------------------------------------------------------------------------------- insert
 
 
 def test_what_is_inserted_comes_back_from_every_database(index, tmp_path):
@@ -275,10 +224,10 @@ def test_an_insert_that_fails_leaves_nothing(fails, tmp_path):
     assert repo.gc().removed == ()
 
 
-@pytest.mark.parametrize("moment", ["_record", "_settle"])
+@pytest.mark.parametrize("moment", ["_record", "_keep_one_copy"])
 def test_ctrl_c_after_the_entry_stands_takes_no_data_away(moment, tmp_path, monkeypatch):
     repo = Repo(tmp_path / "repo", index=LocalIndex("memory://"))
-    if moment == "_settle":
+    if moment == "_keep_one_copy":
         repo.insert(samples(), name="first")
     owner = repo.index if moment == "_record" else repo
     act = getattr(owner, moment)
@@ -308,9 +257,6 @@ def test_a_store_for_shards_of_another_index(tmp_path):
     assert repo.gc().removed == (str(Path(left[0]).parent),)  # nobody recorded it, and its writer is done
 
 
-# ------------------------------------------------------------------------------------------------------------------ gc
-
-
 def test_gc_keeps_what_is_being_written_and_what_is_of_others(tmp_path):
     repo, other = (Repo(tmp_path / "repo", index=LocalIndex("memory://")) for _ in range(2))
     kept = other.insert(samples(2), name="theirs")
@@ -332,10 +278,10 @@ def test_gc_keeps_what_is_being_written_and_what_is_of_others(tmp_path):
 
 def test_gc_waits_for_writers_on_other_machines(tmp_path, monkeypatch):
     repo = Repo(tmp_path / "repo", index=LocalIndex("memory://"))
-    monkeypatch.setattr(_repo, "this_host", lambda: "another machine")
+    monkeypatch.setattr(_repo_write, "_this_host", lambda: "another machine")
     left = repo.write_shards(samples(), prefix="left")
     folder = str(Path(left[0]).parent)
-    _repo.write_owner(folder, repo.index._id)  # as before it was done
+    _repo_write.write_owner(folder, repo.index._id)  # as before it was done
     monkeypatch.undo()
     assert repo.gc().in_progress == (folder,)
     assert repo.gc(patience=0).removed == (folder,)
@@ -347,7 +293,7 @@ def test_a_writer_whose_folder_was_removed_records_nothing(tmp_path):
     def samples_while_it_is_removed():
         yield from samples(3)
         for folder in repo._folders():
-            _repo.condemn(folder, _repo.read_owner(folder))
+            _repo_write.condemn(folder, _repo_write.read_owner(folder))
 
     with pytest.raises(StoreError, match="removed while it was written"):
         repo.insert(samples_while_it_is_removed(), name="pets")
@@ -368,234 +314,3 @@ def test_verify_tells_each_kind_of_damage(tmp_path):
     problems = [check.problem or "" for check in repo.verify("pets", progress=told.append)]
     assert ["sha256" in problems[0], "size" in problems[1], third in problems[2]] == [True] * 3
     assert sum(told) == os.path.getsize(first) + os.path.getsize(second)
-
-
-# ------------------------------------------------------------------------------------------------------------- secrets
-
-
-def raw_bytes(folder):
-    return b"".join(path.read_bytes() for path in Path(folder).rglob("*") if path.is_file())
-
-
-def test_no_secret_is_in_the_index_or_the_bucket(s3_endpoint, tmp_path, redis_url):
-    for index in (LocalIndex(tmp_path / "index.db"), LocalIndex(redis_url, namespace="secrets")):
-        repo = Repo(s3_credentials=credentials(s3_endpoint), bucket=BUCKET, prefix="secrets", index=index)
-        entry = repo.insert(samples(), name="pets")
-        assert (entry.storage.endpoint, entry.storage.region, entry.storage.bucket) == (
-            s3_endpoint,
-            "us-east-1",
-            BUCKET,
-        )
-        shown = f"{repo!r} {entry!r} {index!r} {repo._credentials!r} {vars(repo)!r}"
-        stored = b"".join(store_for(info.url).read_all(info.url) for info in store_for(repo.root).list(repo.root))
-        pickled = pickle.dumps(entry)
-        index.close()
-        assert SECRET_KEY not in shown
-        for secret in (SECRET_KEY.encode(), ACCESS_KEY.encode()):
-            assert secret not in stored
-            assert secret not in pickled
-            assert secret not in raw_bytes(tmp_path)
-    with redis_package.Redis.from_url(redis_url) as client:
-        held = b"".join(client.dump(key) for key in client.keys("secrets:*"))
-        assert s3_endpoint.encode() in held or len(held) > 1000
-        assert SECRET_KEY.encode() not in held
-        assert ACCESS_KEY.encode() not in held
-
-
-def test_an_entry_is_opened_with_keys_from_the_environment_or_given(s3_endpoint, tmp_path, monkeypatch):
-    from shoal.store import _options
-
-    index = LocalIndex(tmp_path / "index.db")
-    (tmp_path / ".env").write_text(
-        "# settings\n"
-        + "".join(f"export {name}='{value}'\n" for name, value in credentials(s3_endpoint).items())
-        + "OTHER=1\n"
-    )
-    repo = Repo("s3://" + BUCKET + "/opened", s3_credentials=tmp_path / ".env", index=index)
-    repo.insert(samples(), name="pets")
-    entry = index.get_dataset("pets")
-    monkeypatch.setattr(_options, "_CHOSEN", {})  # another process: it knows nothing of the repository
-    with pytest.raises((AccessDeniedError, StoreError)):
-        entry.open(credentials={"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": "wrong"})[0]
-    assert entry.open(credentials=tmp_path / ".env")[1].label == "label 1"
-    monkeypatch.setattr(_options, "_CHOSEN", {})
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
-    assert entry.open()[1].label == "label 1"
-    assert [check.ok for check in verify_entry(entry)] == [True]
-    assert repo.gc().removed == ()
-    index.delete("pets")
-    assert repo.gc().removed == (entry.storage.root,)
-    assert list(store_for(repo.root).list(repo.root)) == []
-    index.close()
-
-
-def test_settings_that_make_no_sense_are_refused_without_showing_them(tmp_path):
-    index = LocalIndex("memory://")
-    bad = [
-        {"s3_credentials": {"AWS_SECRET_ACCESS_KEY": "hunter2"}, "bucket": "b"},
-        {"s3_credentials": {"AWS_SECRET": "hunter2"}, "bucket": "b"},
-        {"s3_credentials": {"AWS_REGION": 7}, "bucket": "b"},
-        {"s3_credentials": tmp_path / "none.env", "bucket": "b"},
-        {"s3_credentials": {"AWS_REGION": "x"}, "location": tmp_path},
-        {"location": tmp_path, "bucket": "b"},
-        {"bucket": "a/b"},
-        {"location": tmp_path, "prefix": "x"},
-        {"location": "s3://key:hunter2@bucket/x"},
-        {},
-    ]
-    for arguments in bad:
-        with pytest.raises(OptionError) as caught:
-            Repo(index=index, **arguments)
-        assert "hunter2" not in str(caught.value)
-
-
-# -------------------------------------------------------------------------------------------------------------- values
-
-
-def test_an_entry_is_a_value(tmp_path):
-    index = LocalIndex(tmp_path / "index.db")
-    entry = Repo(tmp_path / "repo", index=index).insert(samples(), name="pets")
-    other = pickle.loads(pickle.dumps(entry))
-    assert other == entry
-    assert isinstance(other, Entry)
-    assert other.open()[0].label == "label 0"
-    for one in (entry, index.insert_dataset(shoal.Dataset(entry.data_urls), name="one")):
-        assert len(one.open("training")) == 5
-        with pytest.raises(FieldError, match="no such split"):
-            one.open("test")
-    index.close()
-
-
-def test_the_sqlite_file_is_in_wal_with_named_migrations(tmp_path):
-    index = LocalIndex(tmp_path / "index.db")
-    index.insert_dataset(shoal.write_samples([{"txt": "a"}], tmp_path / "d"), name="a")
-    with sqlite3.connect(tmp_path / "index.db") as connection:
-        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-        names = [name for (name,) in connection.execute("SELECT name FROM migrations ORDER BY name")]
-        assert names == ["0001-records", "0002-search"]
-        connection.execute("INSERT INTO migrations VALUES ('9999-of-the-future', 0)")
-    connection.close()
-    index.close()
-    with pytest.raises(shoal.ShoalError, match="newer shoal"):
-        index.get_dataset("a")
-    (tmp_path / "text.db").write_text("this is a text, and no database at all " * 100)
-    with pytest.raises(ConnectionError, match="something else"):
-        LocalIndex(tmp_path / "text.db").get_dataset("a")
-
-
-def test_postgres_has_the_same_migrations_and_refuses_newer_ones(postgres_url):
-    with LocalIndex(postgres_url, namespace="migrated") as index:
-        assert len(index) == 0
-        assert index._backend.migrations() == ["0001-records", "0002-search"]
-        with index._backend._open() as connection:
-            connection.execute("INSERT INTO migrations (name) VALUES ('9999-of-the-future')")
-        index.close()
-        with pytest.raises(shoal.ShoalError, match="newer shoal"):
-            index.get_dataset("a")
-
-
-def test_what_goes_wrong_with_a_database_says_where_and_no_secret():
-    for url in ("redis://me:hunter2@127.0.0.1:1/0", "postgresql://me:hunter2@127.0.0.1:1/db"):
-        with pytest.raises(ConnectionError, match=r"127\.0\.0\.1") as caught:
-            LocalIndex(url).get_dataset("pets")
-        assert "hunter2" not in f"{caught.value} {caught.value.__cause__}"
-    with pytest.raises(OptionError) as refused:
-        LocalIndex("redis://me:hunter2@host:port/0").get_dataset("pets")
-    assert "hunter2" not in str(refused.value)
-
-
-def test_load_dataset_takes_names_where_no_file_is(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(FileNotFoundError):
-        shoal.load_dataset("team/pets", split="train")
-    assert list(tmp_path.iterdir()) == []  # to look is no reason to make an index
-    with LocalIndex() as index:
-        Repo("repo", index=index).insert({"train": samples(4), "val": samples(2)}, name="team/pets")
-        Repo("repo", index=index).insert(samples(7), name="team/pets")
-        assert shoal.load_dataset("team/pets@1.0.0").num_samples == {"train": 4, "val": 2}
-        assert len(shoal.load_dataset("team/pets", split="train")) == 7
-        assert len(shoal.load_dataset("team/pets@latest", split="train[:3]")) == 3
-        for wrong in ("team/cats", "team/pets@9.0.0", "team/pets@new"):
-            with pytest.raises(FileNotFoundError):
-                shoal.load_dataset(wrong)
-        with pytest.raises(KeyError, match=r"no such version: expected 1\.0\.0, 1\.1\.0"):
-            shoal.load_dataset("@local/team/pets@9.0.0")
-        (tmp_path / "team").mkdir()
-        shoal.write_samples([{"txt": "a file"}], tmp_path / "team" / "pets")
-        assert shoal.load_dataset("team/pets", split="train")[0]["txt"] == "a file"  # what lies there comes first
-    monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1/0")
-    with pytest.raises(FileNotFoundError) as caught:
-        shoal.load_dataset("nothing-at-all")
-    assert isinstance(caught.value.__cause__, ConnectionError)
-
-
-def test_other_formats_are_added_where_they_lie_and_inserted_as_samples(tmp_path):
-    index = LocalIndex("memory://")
-    shoal.write_samples([{"txt": f"number {number}", "cls": number} for number in range(5)], tmp_path / "tars")
-    shoal.Dataset(tmp_path / "tars").to_parquet(tmp_path / "tables" / "train.parquet")
-    added = index.insert_dataset(str(tmp_path / "tables"), name="added")
-    assert (added.samples, list(added.splits), len(added.checksums)) == (None, ["train"], 1)
-    assert added.open()[3]["cls"] == 3
-    assert [check.ok for check in verify_entry(added)] == [True]
-    assert index.search("added")[0] == added
-    entry = Repo(tmp_path / "repo", index=index).insert(str(tmp_path / "tables"), name="inserted")
-    assert entry.samples == 5
-    assert [sample["cls"] for sample in entry.open()] == [0, 1, 2, 3, 4]
-
-
-def test_data_too_large_to_hash_has_the_address_of_where_it_is(tmp_path):
-    index = LocalIndex("memory://")
-    shoal.write_samples(samples(), tmp_path / "data")
-    entry = index.insert_dataset(tmp_path / "data", name="pets", hashed=False)
-    assert (entry.checksums, entry.samples) == ({}, 5)
-    assert entry.cid != index.insert_dataset(tmp_path / "data", name="hashed").cid
-    assert index.insert_dataset(tmp_path / "data", name="pets", hashed=False) == entry
-    shoal.write_samples(samples(7), tmp_path / "data", overwrite=True)
-    assert index.insert_dataset(tmp_path / "data", name="pets", hashed=False).version == "1.1.0"
-
-
-@pytest.mark.parametrize(
-    "data", ["filtered", "selected", "mixture", "nothing", 7, [], object(), "missing"], ids=lambda data: str(data)[:8]
-)
-def test_what_is_no_dataset_in_files_is_not_added(data, tmp_path):
-    index = LocalIndex("memory://")
-    written = shoal.write_samples(samples(), tmp_path / "data")
-    views = {
-        "filtered": lambda: written.filter(lambda sample: True),
-        "selected": lambda: written.select([1, 2]),
-        "mixture": lambda: shoal.concat([written, written]),
-        "nothing": lambda: None,
-        "missing": lambda: str(tmp_path / "missing.tar"),
-    }
-    value = views[data]() if isinstance(data, str) else data
-    with pytest.raises((OptionError, FileNotFoundError)):
-        index.insert_dataset(value, name="pets")
-    assert list(index.list_datasets()) == []
-
-
-@pytest.mark.parametrize("index", ["sqlite", "redis", "postgres"], indirect=True)
-def test_an_index_goes_on_after_a_fork(index, tmp_path):
-    index.insert_dataset(shoal.write_samples([{"txt": "a"}], tmp_path / "a"), name="before")
-    child = os.fork()
-    if not child:
-        code = 1
-        try:
-            index.insert_dataset(str(tmp_path / "a"), name="child")
-            code = 0 if "before" in index else 2
-        finally:
-            os._exit(code)
-    index.insert_dataset(str(tmp_path / "a"), name="parent")
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    index.insert_dataset(str(tmp_path / "a"), name="after")
-    assert [entry.name for entry in index.list_datasets()] == ["after", "before", "child", "parent"]
-
-
-@pytest.mark.parametrize(
-    "package, url", [("redis", "redis://127.0.0.1:1/0"), ("psycopg", "postgresql://127.0.0.1:1/db")]
-)
-def test_a_missing_package_is_named_with_its_extra(package, url, monkeypatch):
-    monkeypatch.setitem(sys.modules, package, None)
-    extra = "redis" if package == "redis" else "postgres"
-    with pytest.raises(ImportError, match=rf"shoal\[{extra}\]"):
-        LocalIndex(url).get_dataset("pets")

@@ -173,7 +173,7 @@ def test_without_replacement_first_draws_follow_the_weights():
 
 def test_a_state_of_another_sampler_is_refused():
     state = ShufflingSampler(100, seed=3).state_dict()
-    with pytest.raises(LoaderStateError, match="expected seed 4, found seed 3"):
+    with pytest.raises(LoaderStateError, match="seed is 4 here but 3 in the state"):
         ShufflingSampler(100, seed=4).load_state_dict(state)
     with pytest.raises(LoaderStateError, match="replacement"):
         MAKERS["weighted"]().load_state_dict(MAKERS["weighted, once"]().state_dict())

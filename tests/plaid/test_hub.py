@@ -83,9 +83,6 @@ def card_of(hub):
     return yaml.safe_load(head), body
 
 
-# ------------------------------------------------------------------------------------------------------------- in whole
-
-
 def test_a_push_holds_all_that_plaid_needs(pushed, dataset_folder):
     files = pushed.repos["dataset", REPO].files()
     assert {"README.md", "infos.yaml", "variable_schema.yaml", ".shoal/manifest.json"} <= files.keys()
@@ -156,9 +153,6 @@ def test_tars_without_manifest_and_index_are_streamed_too(hub, dataset_folder):
     assert split.ids.tolist() == [1]
     local = init_datasetdict_from_disk(dataset_folder)["train"]
     physics.same_values(split[1], local.read(1, split.features))
-
-
-# -------------------------------------------------------------------------------------------------------------- in part
 
 
 def test_streaming_some_samples_fetches_their_bytes_only(large, large_folder):
@@ -283,9 +277,6 @@ def test_a_download_that_fails_leaves_nothing(pushed, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["d"]
 
 
-# ------------------------------------------------------------------------------------------------- who may, and who not
-
-
 def test_a_repository_that_is_not_there(hub, tmp_path):
     for call in (
         lambda: init_datasetdict_streaming_from_hub("tester/nothing"),
@@ -306,9 +297,6 @@ def test_a_private_dataset_needs_its_token(pushed, monkeypatch, dataset_folder):
         init_datasetdict_streaming_from_hub(REPO)
     with pytest.raises((AccessDeniedError, ObjectNotFoundError)):
         push_local_datasetdict_to_hub(REPO, dataset_folder)
-
-
-# ------------------------------------------------------------------------------------------------------------- the card
 
 
 @pytest.fixture

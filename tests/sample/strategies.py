@@ -1,4 +1,4 @@
-"""Field types, schemas and values that fit them, for property tests of schema/ and sample/."""
+"""Strategies for field types, schemas, and values that fit them."""
 
 from __future__ import annotations
 

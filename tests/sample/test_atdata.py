@@ -1,4 +1,4 @@
-"""Bytes that atdata wrote, read as they are; and ours, read by its rules."""
+"""Payloads written by atdata are read, and payloads written here follow its rules."""
 
 from __future__ import annotations
 

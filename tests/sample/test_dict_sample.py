@@ -1,4 +1,4 @@
-"""DictSample: untyped data, decoded when looked at."""
+"""DictSample: untyped data, decoded when it is read."""
 
 from __future__ import annotations
 

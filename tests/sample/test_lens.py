@@ -1,4 +1,4 @@
-"""Lenses: views, puts, composition, laws, ways over several, and which fields they read."""
+"""Lenses: views, putters, composition, laws, paths over several lenses, and the fields that they read."""
 
 from __future__ import annotations
 
@@ -131,9 +131,6 @@ def test_plain_samples_are_a_type_too():
     assert read.reads() is None
 
 
-# -- composition
-
-
 def test_composition_both_ways():
     both, other = shorten | to_name, to_name @ shorten
     for one in (both, other):
@@ -155,9 +152,6 @@ def test_identity():
     assert (same | shorten)(full()) == (shorten | Lens.identity(Labelled))(full())
     assert same.reads() is None
     check_laws(same, [full(), full("dog")]).require()
-
-
-# -- laws
 
 
 @given(st.lists(st.builds(full, st.text(max_size=5), st.floats()), min_size=1, max_size=4))
@@ -194,9 +188,6 @@ def test_nothing_to_check_is_an_error():
         check_laws(measure, [Named("x")])
 
 
-# -- structural
-
-
 def test_a_structural_lens_copies_what_fits():
     one = structural_lens(Full, Labelled)
     assert one(full()) == Labelled("cat", 0.5)
@@ -204,9 +195,6 @@ def test_a_structural_lens_copies_what_fits():
     assert one.reads() == {"label", "score"}
     with pytest.raises(LensError, match=r"Full cannot be seen as Named: .*\(field name\)"):
         structural_lens(Full, Named)
-
-
-# -- the network
 
 
 def network(*lenses: Lens) -> LensNetwork:
@@ -315,9 +303,6 @@ def test_cycles_end():
     back = Lens(lambda src: full(src.label), source=Labelled, view=Full)
     with pytest.raises(LensNotFoundError):
         network(shorten, back).find(Full, Length)
-
-
-# -- what a lens reads
 
 
 def reads(function) -> frozenset[str] | None:
@@ -522,9 +507,6 @@ def test_a_subclass_keeps_its_fields_as_its_base_does():
 
     assert keeps_fields(Below)
     assert not keeps_fields(Computing)
-
-
-# -- lenses travel
 
 
 @lens(register=False)

@@ -1,4 +1,4 @@
-"""What @packable promises: a dataclass, whatever the class was before, and its classes' schemas."""
+"""Packable classes: constructors, equality, keys, former names, and classes of other libraries."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pickle
 import threading
 import uuid
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Generic, Literal, NewType, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgpack
 import msgspec
@@ -21,12 +21,11 @@ from numpy.typing import NDArray
 
 from shoal.errors import SchemaError, SchemaMismatchError
 from shoal.sample import PackableSample, as_wds, pack, packable, schema_of, unique_key, unpack
-from shoal.schema import Array, Audio, Image, StrType
 
 
 @packable
 class ImageSample:
-    """A picture and what is on it."""
+    """An image and its label."""
 
     image: NDArray
     label: str
@@ -59,7 +58,7 @@ def test_it_is_a_dataclass_with_the_class_s_own_name():
     assert dataclasses.is_dataclass(ImageSample)
     assert (ImageSample.__name__, ImageSample.__module__) == ("ImageSample", __name__)
     assert repr(ImageSample(np.zeros(1), "x")) == "ImageSample(image=array([0.]), label='x', confidence=1.0)"
-    assert schema_of(ImageSample).description == "A picture and what is on it."
+    assert schema_of(ImageSample).description == "An image and its label."
 
 
 def test_equality_works_with_arrays():
@@ -223,9 +222,6 @@ def test_from_data_takes_values_and_their_plain_forms():
         Taken.from_data({**plain, "inner": {**plain["inner"], "label": 3}})
 
 
-# -- keys
-
-
 def test_as_wds_has_a_key_and_the_bytes():
     one = sample()
     members = one.as_wds
@@ -256,9 +252,6 @@ def test_keys_of_several_processes_and_threads_never_meet():
         thread.join()
     everything = [*by_process[0], *by_process[1], *found]
     assert len(set(everything)) == len(everything) == 18000
-
-
-# -- other kinds of classes
 
 
 @dataclass(slots=True)
@@ -335,110 +328,12 @@ def test_an_existing_dataclass_gets_methods_and_an_equality_for_arrays():
         packable(frozen=True)(Existing)
 
 
-# -- annotations
-
-
-Metres = NewType("Metres", float)
 T = TypeVar("T", bound=int)
-
-
-@pytest.mark.parametrize(
-    "annotation, shown",
-    [
-        (NDArray, "array"),
-        (np.ndarray, "array"),
-        (NDArray[np.float32], "array[float32]"),
-        (NDArray[np.floating], "array[floating]"),
-        (NDArray[Any], "array"),
-        (NDArray[np.datetime64], "array[datetime64]"),
-        (np.ndarray[tuple[int, Literal[3]], np.dtype[np.uint8]], "array[uint8, (None, 3)]"),
-        (Annotated[NDArray[np.uint8], Array(shape=("h", "w", 3))], "array[uint8, (h, w, 3)]"),
-        (Annotated[NDArray | None, Array("int8")], "array[int8] | None"),
-        (Annotated[NDArray[np.uint8], Image("jpg")], "image[jpg]"),
-        (Annotated[NDArray[np.uint8] | None, Image("jpg")], "image[jpg] | None"),
-        (Image, "image[png]"),
-        (Image("webp"), "image[webp]"),
-        (Audio("wav"), "audio[wav]"),
-        (Literal["a", None], "Literal['a'] | None"),  # noqa: PYI061 - as people write it
-        (Literal["a", "b"] | int, "Literal['a', 'b'] | int"),
-        (list, "list[Any]"),
-        (dict, "dict[str, Any]"),
-        (tuple, "tuple[Any, ...]"),
-        (tuple[()], "tuple[()]"),
-        (dict[str, list[int | None]], "dict[str, list[int | None]]"),
-        (Metres, "float"),
-        (T, "int"),
-        (ImageSample | None, "ImageSample | None"),
-        (object, "Any"),
-    ],
-    ids=str,
-)
-def test_annotations_and_their_types(annotation, shown):
-    made = packable(type("Made", (), {"__annotations__": {"x": annotation}}))
-    assert str(schema_of(made)["x"].type) == shown
-
-
-@pytest.mark.parametrize(
-    "annotation, complaint",
-    [
-        (set[int], "no field has this type"),
-        (complex, "no field has this type"),
-        (enum.Flag("Bits", "A B"), "no field has this type"),
-        (dict[float, int], "keys are text or whole numbers"),
-        (str | Literal["a"], "look the same when stored"),  # noqa: PYI051 - that is what is refused
-        (bytes | NDArray, "look the same when stored"),
-        (list[int] | tuple[str, ...], "look the same when stored"),
-        (NDArray[np.object_], "has no schema"),
-        (Annotated[str, Array()], "annotates arrays only"),
-        (Annotated[NDArray[np.uint8], Array("int8")], "two dtypes"),
-        (Literal[b"x"], "cannot be stored"),
-        (Image("exe"), "not a format"),
-        (None, "no field has this type"),
-    ],
-    ids=str,
-)
-def test_what_cannot_be_stored_is_refused_at_the_class(annotation, complaint):
-    with pytest.raises(SchemaError, match=complaint) as raised:
-        packable(type("Made", (), {"__annotations__": {"x": annotation}}))
-    assert raised.value.field == "Made.x"
-
-
-def test_a_class_that_contains_itself_is_refused():
-    with pytest.raises(SchemaError, match="contains itself"):
-
-        class _Tree(PackableSample):
-            children: list[_Tree]
-
-
-def test_a_name_that_is_never_defined_is_told_at_first_use():
-    class Lost(PackableSample):
-        other: Nowhere  # noqa: F821
-
-    with pytest.raises(SchemaError, match="names what is not there: found Nowhere"):
-        schema_of(Lost)
 
 
 def test_names_of_the_methods_are_taken():
     with pytest.raises(SchemaError, match="one of a packable's own"):
         packable(type("Made", (), {"__annotations__": {"packed": int}}))
-
-
-def test_class_variables_are_no_fields():
-    @packable
-    class Limited:
-        n: int
-        limit: ClassVar[int] = 3
-
-    assert schema_of(Limited).names == ("n",)
-
-
-def test_an_initvar_is_refused():
-    with pytest.raises(SchemaError, match="InitVar"):
-
-        @packable
-        class _Made:
-            n: int
-            seed: dataclasses.InitVar[int]
 
 
 def test_a_plain_class_is_no_sample():
@@ -484,41 +379,3 @@ def test_threads_may_meet_a_class_together():
     for thread in threads:
         thread.join()
     assert errors == []
-
-
-@pytest.mark.parametrize(
-    "value, kind, shown",
-    [
-        (3, int, "3"),
-        (None, int | None, "null"),
-        (float("nan"), float, '"nan"'),
-        (b"ab", bytes, '"YWI="'),
-        ((1, 2), tuple[int, int], "[1,2]"),
-    ],
-    ids=str,
-)
-def test_defaults_are_in_the_schema(value, kind, shown):
-    made = packable(type("Made", (), {"__annotations__": {"x": kind}, "x": value}))
-    assert schema_of(made)["x"].default.json == shown
-
-
-def test_a_default_that_is_computed_is_not_run_for_the_schema():
-    ran: list[int] = []
-
-    @packable
-    class Computed:
-        n: int = field(default_factory=lambda: ran.append(1) or 5)
-
-    assert schema_of(Computed)["n"].default.json is None
-    assert ran == []
-    assert Computed.from_bytes(b"\x80").n == 5
-
-
-def test_docs_of_fields():
-    @packable
-    class Documented:
-        a: Annotated[str, msgspec.Meta(description="the first")]
-        b: str = field(default="", metadata={"doc": "the second"})
-
-    assert [one.doc for one in schema_of(Documented).fields] == ["the first", "the second"]
-    assert schema_of(Documented)["a"].type == StrType()

@@ -1,4 +1,4 @@
-"""What type checkers see: constructors and fields of packable classes, and the types of lenses."""
+"""What type checkers infer: constructors and fields of packable classes, and the types of lenses."""
 
 from __future__ import annotations
 

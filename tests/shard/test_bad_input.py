@@ -6,7 +6,6 @@ import bisect
 import io
 import tarfile
 import tracemalloc
-import warnings
 from collections import Counter
 
 import pytest
@@ -39,7 +38,7 @@ from tests.shard.archives import (
     with_data,
 )
 
-from shoal.errors import HeaderError, ShoalWarning, StoreError, TarError, TruncatedError, UnsupportedMemberError
+from shoal.errors import HeaderError, StoreError, TarError, TruncatedError, UnsupportedMemberError
 from shoal.shard._index import IndexMetadata
 from shoal.shard._index_build import build_index
 from shoal.shard._member_names import KeyRule
@@ -82,21 +81,14 @@ class _Cuts:
 
     def check(self, cut):
         archive, last = self.archive[:cut], self.starts[-1]
-        with warnings.catch_warnings(record=True) as warned:
-            warnings.simplefilter("always")
-            found = scanned(archive, go_on=True)
+        found = scanned(archive, go_on=True)
         complete = bisect.bisect_right(self.starts, cut) - 1
         assert found.members == self.members[:complete]
         assert len(found.errors) == len(found.gaps)
         if cut >= last + BLOCK:
-            assert not warned
-            assert not found.errors
-        elif cut in self.starts:
-            assert len(warned) == (cut > 0)
             assert not found.errors
         else:
             (error,) = found.errors
-            assert not warned
             assert isinstance(error, TruncatedError)
             assert error.offset == self.starts[complete]
 
@@ -147,8 +139,9 @@ def test_a_large_member_that_is_cut_is_an_error_though_its_bytes_were_not_asked_
     for cut in (len(A) + BLOCK, len(A) + 100_000, len(archive) - 1):
         _, error = _until_error(archive, FEEDS[feed](archive[:cut]), ScanOptions(chunk_bytes=4096, large_bytes=1000))
         assert isinstance(error, TruncatedError)
-    with pytest.warns(ShoalWarning, match="end marker"):
-        assert _until_error(archive, FEEDS[feed](archive), ScanOptions(large_bytes=1000))[1] is None
+    _, error = _until_error(archive, FEEDS[feed](archive), ScanOptions(large_bytes=1000))
+    assert isinstance(error, TruncatedError)
+    assert "end marker" in str(error)
 
 
 class _Shrinking(BytesReader):
@@ -184,7 +177,7 @@ def test_a_file_that_shrinks_to_a_member_boundary_is_an_error():
 
 
 def test_indexing_a_large_member_of_a_file_that_shrinks_is_an_error(monkeypatch):
-    monkeypatch.setattr("shoal.shard._index_build._LARGE", 10_000)
+    monkeypatch.setattr("shoal.shard._index_build._LARGE_BYTES", 10_000)
     archive = plain("a.bin", data_of(5 << 20)) + END
     reader = BytesReader(archive[: 3 << 20], size=len(archive))
     with pytest.raises(TruncatedError):
@@ -267,7 +260,6 @@ def test_on_damage_may_raise():
 
 @settings(max_examples=500)
 @given(archives(max_size=6), st.integers(0, 1 << 20), st.integers(0, 255), st.sampled_from([512, 4096, 1 << 20]))
-@pytest.mark.filterwarnings("ignore:the archive ends at byte:shoal.errors.ShoalWarning")
 def test_any_damaged_byte_gives_members_errors_and_gaps_that_tile(archive, at, value, chunk_bytes):
     """``scanned`` checks the tiling; whatever the damage is, nothing else than a TarError may come out."""
     damaged = bytearray(archive)

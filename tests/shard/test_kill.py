@@ -7,6 +7,7 @@ and by SIGKILL at arbitrary moments. This file is also the program that those ch
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import random
@@ -90,7 +91,7 @@ class DyingStore(LocalStore):
         return super().open(path_of(url))
 
     def list(self, url):
-        return super().list(path_of(url))
+        return (dataclasses.replace(info, url=f"dying://{info.url}") for info in super().list(path_of(url)))
 
     def read_all(self, url):
         return super().read_all(path_of(url))

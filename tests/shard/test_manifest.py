@@ -1,27 +1,37 @@
-"""The manifest: small, readable, and never believed further than the dataset's own folder."""
+"""The manifest: small, readable, confined to the dataset's own folder, and safe with concurrent writers."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import subprocess
+import sys
+import threading
+import uuid
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.scale import times
 
-from shoal.errors import FieldError, ManifestError, ObjectNotFoundError
+from shoal.errors import ManifestError, StoreError, StoreTimeoutError
 from shoal.schema import Default, Field, IntType, Schema, schema_to_json
 from shoal.shard import (
     KeyRule,
     Manifest,
     ShardRecord,
     ShardWriter,
+    _manifest,
     load_manifest,
     locate_shards,
     manifest_url,
+    merge_shards,
     save_manifest,
-    split_of,
+    update_manifest,
+    verify_dataset,
 )
-from shoal.shard._manifest import decode_manifest, encode_manifest, joined_schema, merge_shards
+from shoal.shard._manifest import decode_manifest, encode_manifest, joined_schema, lock_manifest
 
 names = st.text(st.sampled_from("abc-0123456789"), min_size=1, max_size=8)
 counts = st.integers(0, 2**40)
@@ -155,34 +165,6 @@ def test_saved_where_it_is_looked_for(tmp_path):
     assert load_manifest(str(tmp_path)) == manifest
 
 
-# --------------------------------------------------------------------------------------------------------------- splits
-
-
-@pytest.mark.parametrize(
-    "path, split",
-    [
-        ("train-000001.tar", "train"),
-        ("shard-000000.tar", "train"),
-        ("val-1.tar", "validation"),
-        ("valid_1.tar", "validation"),
-        ("validation.tar", "validation"),
-        ("dev-0.tar", "validation"),
-        ("test/a.tar", "test"),
-        ("testing-0.tar", "test"),
-        ("EVAL-0.tar", "test"),
-        ("train/test-0.tar", "test"),
-        ("contest-0.tar", "train"),
-        ("value-0.tar", "train"),
-        ("devices-0.tar", "train"),
-        ("latest-0.tar", "train"),
-        ("imagenet1k-val-07.tar", "validation"),
-        ("val2017.tar", "validation"),
-    ],
-)
-def test_the_split_a_name_stands_for(path, split):
-    assert split_of(path) == split
-
-
 def test_merging_replaces_a_shard_wherever_it_was():
     before = Manifest({"train": (record("a.tar"), record("b.tar")), "test": (record("c.tar"),)}, {"m": 1})
     after = merge_shards(before, "test", [record("a.tar", 5)])
@@ -201,92 +183,6 @@ def test_a_split_that_loses_its_last_shard_goes():
 def test_numbers_in_names_count_as_numbers():
     merged = merge_shards(Manifest({}), "train", [record(f"a{n}-v2.tar") for n in (10, 9, 100, 2)])
     assert [r.path for r in merged.shards] == ["a2-v2.tar", "a9-v2.tar", "a10-v2.tar", "a100-v2.tar"]
-
-
-# --------------------------------------------------------------------------------------------------------------- locate
-
-
-@pytest.fixture
-def folder(tmp_path):
-    for name, count in (("train-%06d.tar", 3), ("val-%06d.tar", 2)):
-        with ShardWriter(tmp_path / name, max_samples=1) as writer:
-            for number in range(count):
-                writer.write({"__key__": f"{number}", "txt": name})
-    return tmp_path
-
-
-def found(path, split=None):
-    return [ref.url.rpartition("/")[2] for ref in locate_shards(path, split).shards]
-
-
-EVERY = ["train-000000.tar", "train-000001.tar", "train-000002.tar", "val-000000.tar", "val-000001.tar"]
-
-
-def test_a_folder_is_what_its_manifest_says(folder):
-    (folder / "stray.tar").write_bytes(b"")
-    assert found(folder) == found(str(folder)) == found(f"{folder}/") == EVERY
-    assert found(manifest_url(str(folder))) == EVERY
-    located = locate_shards(folder)
-    assert [ref.samples for ref in located.shards] == [1] * 5
-    assert located.manifest == load_manifest(str(folder))
-    assert located.root == str(folder)
-
-
-@pytest.mark.parametrize("split, names", [("train", EVERY[:3]), ("validation", EVERY[3:])])
-def test_a_split_by_manifest_and_by_names(folder, split, names):
-    assert found(folder, split) == names
-    assert found(f"{folder}/*.tar", split) == names
-    assert found([f"{folder}/{name}" for name in EVERY], split) == names
-
-
-def test_a_split_that_is_not_there_names_those_that_are(folder):
-    for path in (folder, f"{folder}/*.tar"):
-        with pytest.raises(FieldError, match=r"no such split.*train or validation.*holdout"):
-            locate_shards(path, "holdout")
-
-
-def test_a_split_of_an_empty_dataset(tmp_path):
-    save_manifest(Manifest({}), str(tmp_path))
-    with pytest.raises(FieldError, match="it is empty"):
-        locate_shards(tmp_path, "train")
-
-
-def test_a_folder_without_a_manifest_is_every_tar_below_it(tmp_path):
-    for name in ("b.tar", "a/x.tar.gz", "a/y.TGZ", ".hidden/no.tar", "a/.no.tar", "a/readme.txt", "z.tar.zst"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_bytes(b"")
-    assert [ref.url.removeprefix(f"{tmp_path}/") for ref in locate_shards(tmp_path).shards] == [
-        "a/x.tar.gz",
-        "a/y.TGZ",
-        "b.tar",
-        "z.tar.zst",
-    ]
-
-
-def test_a_folder_with_nothing_in_it_says_so(tmp_path):
-    with pytest.raises(ObjectNotFoundError, match=r"no tar shards.*shoal pack"):
-        locate_shards(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "pattern",
-    [
-        "{root}/train-{{000000..000002}}.tar::{root}/val-{{000000..000001}}.tar",
-        "{root}/{{train,val}}-*.tar",
-        "{root}/*-00000?.tar",
-    ],
-)
-def test_patterns(folder, pattern):
-    assert found(pattern.format(root=folder)) == EVERY
-
-
-def test_a_list_keeps_its_order(folder):
-    assert found([f"{folder}/val-*.tar", folder / "train-000001.tar"]) == [*EVERY[3:], EVERY[1]]
-
-
-def test_a_pattern_that_matches_nothing_says_so(folder):
-    with pytest.raises(ObjectNotFoundError, match="matches no file"):
-        locate_shards(f"{folder}/nothing-*.tar")
 
 
 def typed(*fields):
@@ -319,3 +215,144 @@ def test_of_two_schemas_the_one_that_reads_both_stays(before, added, expected):
 def test_plain_samples_beside_typed_ones_have_no_schema_in_common():
     manifest = Manifest({"train": (record("a.tar"),)}, schema=ONE)
     assert joined_schema(manifest, None, [record("b.tar", fields={"txt": (1, 10)})]) is None
+
+
+PROGRAM = """
+import sys
+from shoal.shard import ShardWriter
+
+name = sys.argv[1]
+for line in sys.stdin:  # a folder: write shards there, say so, and end when told to
+    root, overwrite = line.split()
+    writer = ShardWriter(f"{root}/{name}-%06d.tar", max_samples=1, overwrite=overwrite == "yes")
+    for number in range(2):
+        writer.write({"__key__": f"{name}{number}", "txt": name})
+    print("ready", flush=True)
+    sys.stdin.readline()
+    writer.close()
+    print("done", flush=True)
+"""
+DYING = """
+import sys
+from shoal.shard._manifest import lock_manifest
+
+with lock_manifest(sys.argv[1]):
+    print("in", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def children(*names):
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+        for name in names
+    ]
+    try:
+        yield started
+    finally:
+        for process in started:
+            process.stdin.close()
+            process.stdout.close()
+            process.wait(60)
+
+
+def tell(processes, text):
+    for process in processes:
+        process.stdin.write(f"{text}\n")
+        process.stdin.flush()
+
+
+def hear(processes):
+    return [process.stdout.readline().strip() for process in processes]
+
+
+@pytest.mark.parametrize("overwrite", ["no", "yes"])
+def test_two_processes_that_close_at_once_are_both_in_the_manifest(tmp_path, overwrite):
+    with children("train", "val") as both:
+        for number in range(times(40, 400)):
+            root = tmp_path / f"{number:03d}"
+            if overwrite == "yes":  # what is replaced goes through staging
+                for name in ("train", "val"):
+                    with ShardWriter(f"{root}/{name}-%06d.tar", max_samples=1) as writer:
+                        for key in range(3):
+                            writer.write({"__key__": f"old{key}", "txt": "old"})
+            tell(both, f"{root} {overwrite}")
+            assert hear(both) == ["ready", "ready"]
+            tell(both, "close")
+            assert hear(both) == ["done", "done"]
+            paths = sorted(shard.path for shard in load_manifest(str(root)).shards)
+            assert paths == ["train-000000.tar", "train-000001.tar", "val-000000.tar", "val-000001.tar"]
+            assert sorted(path.name for path in root.glob("*.tar")) == paths
+            left = {path.name for path in (root / ".shoal").rglob("*") if path.is_file()} - {"manifest.json"}
+            assert left == {f"{path}.arrow" for path in paths}
+    assert all(report.ok for report in verify_dataset(root))
+
+
+def shard_record(name: str) -> ShardRecord:
+    return ShardRecord(f"{name}.tar", 1, 1536, name, name)
+
+
+@pytest.mark.parametrize("place", ["local", "memory"])
+def test_no_change_of_a_thread_is_lost(tmp_path, place):
+    root = str(tmp_path) if place == "local" else f"memory://{uuid.uuid4()}"
+    together = threading.Barrier(4)
+
+    def add(name):
+        together.wait(60)
+        for number in range(10):
+            made = shard_record(f"{name}-{number}")
+            update_manifest(root, lambda before, made=made: merge_shards(before, "train", [made]))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(add, "abcd"))
+    assert len(load_manifest(root).shards) == 40
+
+
+def test_what_a_change_raises_leaves_the_manifest_and_releases_the_lock(tmp_path):
+    root = str(tmp_path)
+    first = update_manifest(root, lambda before: merge_shards(before, "train", [shard_record("a")]))
+
+    def fail(before: Manifest) -> Manifest:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        update_manifest(root, fail)
+    assert load_manifest(root) == first
+    assert update_manifest(root, lambda before: before) == first
+
+
+def test_who_dies_in_the_middle_holds_nobody_up(tmp_path):
+    started = subprocess.Popen(
+        [sys.executable, "-c", DYING, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with started as process:
+        assert process.stdout.readline() == "in\n"
+        process.kill()
+        process.wait(60)
+    update_manifest(str(tmp_path), lambda before: merge_shards(before, "train", [shard_record("a")]))
+    assert len(load_manifest(str(tmp_path)).shards) == 1
+
+
+def test_half_written_documents_of_killed_processes_are_removed(tmp_path):
+    (tmp_path / ".shoal").mkdir()
+    names = {".manifest.json.0123456789abcdef.partial", ".commit.json.0123456789abcdef.partial", ".notes.partial"}
+    for name in names:
+        (tmp_path / ".shoal" / name).touch()
+    update_manifest(str(tmp_path), lambda before: before)
+    assert {path.name for path in (tmp_path / ".shoal").iterdir()} == {"manifest.json", ".notes.partial"}
+
+
+def test_nobody_waits_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr(_manifest, "_LOCK_TIMEOUT_S", 0.02)
+    with lock_manifest(str(tmp_path)), pytest.raises(StoreTimeoutError, match="does not come to an end"):
+        update_manifest(str(tmp_path), lambda before: before)
+    assert update_manifest(str(tmp_path), lambda before: before) == Manifest({})
+
+
+def test_where_no_folder_can_be_made_the_store_says_so(tmp_path):
+    (tmp_path / ".shoal").write_text("a file")
+    with pytest.raises(StoreError, match=r"\.shoal"):
+        update_manifest(str(tmp_path), lambda before: before)

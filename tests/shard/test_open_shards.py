@@ -1,4 +1,4 @@
-"""More shards than may be open: those that close are opened again for little, and not when they changed."""
+"""The limit on open shards: a closed shard is reopened cheaply, and refused when it changed."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_shard_that_changed_since_is_not_read_by_its_old_index(tmp_path: pathl
 
 
 def test_what_is_remembered_is_bounded(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MOST_KNOWN", 3)
+    monkeypatch.setattr(module, "_MAX_KNOWN_INDEXES", 3)
     source = written(tmp_path / "data")
     assert read_all(source)
     assert read_all(source)

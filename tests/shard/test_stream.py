@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import subprocess
 import sys
@@ -12,7 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.errors import DuplicateFieldError, InterleavedKeyError, OptionError, ShoalWarning, TarError
+from shoal.errors import (
+    DuplicateFieldError,
+    InterleavedKeyError,
+    OptionError,
+    ShoalWarning,
+    TarError,
+    TruncatedError,
+)
 from shoal.shard import (
     KeyRule,
     ReaderFeed,
@@ -101,12 +109,16 @@ def test_every_sample_in_order(kind, layout):
     st.sampled_from(list(FEEDS)),
 )
 def test_a_stream_and_an_index_give_the_same(members, kind):
-    """Keys may come back, fields may be missing or double: both agree, in samples and in what is wrong."""
+    """Fields may be missing or double: both agree, in samples and in what is wrong; keys that come back differ."""
     data = tar_of([(f"{key}.{field}", content) for key, field, content in members])
     reader = memory_reader(data)
     try:
-        streamed = bare(stream(data, kind))
+        streamed = bare(stream(data, kind, refuse_returning=True))
+    except InterleavedKeyError:
+        return  # what an index makes of it: tests/everyday/test_unsorted_tars.py
     except DuplicateFieldError as error:
+        if len(runs := [key for key, _ in itertools.groupby(members, lambda member: member[0])]) > len(set(runs)):
+            return
         streamed = (error.key, error.field)
     try:
         source = ShardSource([ShardRef(reader.info.url)])
@@ -132,10 +144,16 @@ def test_a_compressed_stream(tmp_path, compression):
     assert bare(SampleStream(StreamFeed(pipe), "x")) == rows(3000)
 
 
-@pytest.mark.parametrize("data", [b"", bytes(1024), bytes(10240)])
+@pytest.mark.parametrize("data", [bytes(1024), bytes(10240)])
 @pytest.mark.parametrize("kind", FEEDS)
 def test_nothing(data, kind):
     assert list(stream(data, kind)) == []
+
+
+@pytest.mark.parametrize("kind", FEEDS)
+def test_no_bytes_are_a_truncated_archive(kind):
+    with pytest.raises(TruncatedError, match="0 bytes"):
+        list(stream(b"", kind))
 
 
 def test_members_that_are_no_samples_are_counted():
@@ -296,10 +314,11 @@ class Endless:
                     member.size = 4000
                     tar.addfile(member, io.BytesIO(bytes(4000)))
             self.part = out.getvalue()[: tar.offset]
-        self.left, self.at = 90, 0
+        self.left, self.at, self.end = 90, 0, bytes(1024)
     def read(self, size):
         if not self.left:
-            return b""
+            end, self.end = self.end[:size], self.end[size:]
+            return end
         data = self.part[self.at : self.at + size]
         self.at += len(data)
         if self.at == len(self.part):

@@ -6,8 +6,7 @@ import numpy as np
 import plaid.storage
 import pytest
 from plaid import Sample
-from plaid.storage import init_from_disk, load_problem_definitions_from_disk, registry, save_to_disk
-from plaid.storage.backend_api import BackendModule
+from plaid.storage import init_from_disk
 from plaid.storage.common.preprocessor import build_sample_dict, preprocess
 from tests.plaid import physics
 from tests.plaid.physics import FIELD, GLOBAL, IDS, SPEED
@@ -15,31 +14,6 @@ from tests.plaid.physics import FIELD, GLOBAL, IDS, SPEED
 import shoal.plaid
 from shoal.errors import FieldError
 from shoal.plaid import WebDatasetDict, WebDatasetWrapper
-
-
-@pytest.fixture
-def infos():
-    return physics.infos()
-
-
-@pytest.fixture
-def problem_definition():
-    return physics.problem()
-
-
-@pytest.fixture
-def gen_kwargs():
-    return {split: {"shards_ids": [ids[:2], ids[2:]]} for split, ids in IDS.items()}
-
-
-@pytest.fixture
-def generator_split_with_kwargs():
-    return dict.fromkeys(IDS, physics.generated)
-
-
-@pytest.fixture
-def generator_split():
-    return {split: (lambda ids=ids: physics.generated([ids])) for split, ids in IDS.items()}
 
 
 def assert_sample(found, number):
@@ -97,7 +71,8 @@ class TestWebDataset:
             with pytest.raises(FieldError, match=f"no such variable feature.*{wrong}"):
                 dataset.read(0, [wrong])
 
-    def test_webdataset_dict_class(self, tmp_path, generator_split, infos, problem_definition, leaky_peer):
+    @pytest.mark.usefixtures("leaky_peer")
+    def test_webdataset_dict_class(self, tmp_path, generator_split, infos, problem_definition):
         folder = physics.saved(tmp_path / "d")
         found = shoal.plaid.init_datasetdict_from_disk(folder)
         assert isinstance(found, WebDatasetDict)
@@ -129,51 +104,4 @@ class TestWebDataset:
             for root in (tmp_path / "1", tmp_path / "2")
         )
         assert len(one) == 2 * 8 + 1  # shards, indexes and the manifest; nothing else is left
-        assert one == two
-
-
-class TestStorage:
-    def test_webdataset(self, tmp_path, infos, problem_definition):
-        folder = physics.saved(tmp_path / "d", pb_defs={"pb_def": problem_definition}, overwrite=True, verbose=True)
-        with pytest.raises(ValueError, match="already exists"):
-            physics.saved(folder)
-        physics.saved(folder, overwrite=True)
-        datasets, converters = init_from_disk(folder)
-        sample = converters["train"].to_plaid(datasets["train"], 1)
-        assert sample.get_feature_by_path(GLOBAL) == pytest.approx(1 / 8)
-        assert sample.get_field("speed").shape == (physics.NODES,)
-
-    def test_registry(self):
-        backends = registry.available_backends()
-        assert "webdataset" in backends
-        webdataset_module = registry.get_backend("webdataset")
-        assert webdataset_module is not None
-        assert isinstance(webdataset_module, BackendModule)
-        before = dict(registry.BACKENDS)
-        shoal.plaid.register()
-        assert before == registry.BACKENDS
-        assert list(before)[:3] == ["cgns", "hf_datasets", "zarr"]
-
-    def test_problem_definition_round_trip(self, tmp_path, problem_definition):
-        folder = physics.saved(tmp_path / "d", pb_defs={"problem": problem_definition})
-        found = load_problem_definitions_from_disk(folder)["problem"]
-        assert found == problem_definition
-        datasets, converters = init_from_disk(folder)
-        sample = converters["train"].to_plaid(datasets["train"], 0)
-        for path in [*found.input_features, *found.output_features]:
-            assert sample.get_feature_by_path(path) is not None
-
-    @pytest.mark.parametrize("backend", ["cgns", "zarr", "hf_datasets"])
-    def test_the_other_backends_still_pass(self, tmp_path, backend, leaky_peer):
-        folder = physics.saved(tmp_path / "d", ids={"train": [1, 2]}, backend=backend)
-        datasets, converters = init_from_disk(folder)
-        for place, number in enumerate([1, 2]):
-            found = converters["train"].to_plaid(datasets["train"], place)
-            np.testing.assert_array_equal(found.get_field("speed"), physics.make_sample(number).get_field("speed"))
-
-    def test_a_saved_dataset_in_parallel_is_the_same(self, tmp_path):
-        folders = [tmp_path / "one", tmp_path / "two"]
-        for folder, processes in zip(folders, (1, 2), strict=True):
-            save_to_disk(folder, physics.make_sample, IDS, physics.infos(), "webdataset", num_proc=processes)
-        one, two = ([path.read_bytes() for path in sorted((root / "data").rglob("*.tar"))] for root in folders)
         assert one == two

@@ -17,9 +17,9 @@ def keys():
 def own_settings(monkeypatch, folder):
     """Begin with no settings at all; ``folder`` is one of the test's own."""
     monkeypatch.setattr(_options, "_CHOSEN", {})
-    monkeypatch.setattr(_options, "_GATES", {"": _options.ConcurrencyLimit(64)})
+    monkeypatch.setattr(_options, "_LIMITS", {"": _options.ConcurrencyLimit(64)})
     monkeypatch.setattr(_requests, "_NOT_BEFORE", {})
-    for name in _clients.ENVIRONMENT:
+    for name in _clients.AWS_ENVIRONMENT:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(folder / "no-config"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(folder / "no-credentials"))

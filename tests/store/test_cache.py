@@ -1,4 +1,4 @@
-"""The local copy of far shards: fetched once a machine, right or not there, bounded, nobody else's files touched."""
+"""The disk cache: each chunk is fetched once per machine and verified, the size is bounded, other files stay."""
 
 from __future__ import annotations
 
@@ -16,13 +16,21 @@ import pytest
 from tests.cli.conftest import run  # noqa: F401 - a fixture
 from tests.scale import times
 from tests.store.servers import ACCESS_KEY, BUCKET, SECRET_KEY, Fault
-from tests.store.test_read_ahead import SHARDS, difference, same, samples, write
+from tests.store.test_remote_reading import SHARDS, difference, same, samples, write
 
 import shoal
 from shoal import store
 from shoal.cli._cache import CACHE_COMMANDS
 from shoal.errors import OptionError
-from shoal.store import _cache, cache_entries, cached_reader, clear_cache, configure, store_for
+from shoal.store import (
+    _cache,
+    cache_dir,
+    cache_entries,
+    cached_reader,
+    clear_cache,
+    configure,
+    store_for,
+)
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
 
@@ -126,8 +134,7 @@ def test_a_cache_that_is_cleared_while_it_is_read_costs_requests_only(s3):
     assert same(list(shoal.Dataset(f"{s3}/", cache="blocks")), samples())
 
 
-def test_what_was_not_used_for_longest_leaves(s3, monkeypatch):
-    monkeypatch.setattr(_cache, "_CHECK_EVERY", 1)
+def test_what_was_not_used_for_longest_leaves(s3):
     urls = [f"{s3}/{number}" for number in range(6)]
     configure(f"s3://{BUCKET}", cache_bytes=3 << 20)
     for number, url in enumerate(urls):
@@ -235,9 +242,6 @@ def test_the_command_lists_and_clears(run, s3):  # noqa: F811 - the fixture
     assert run("cache", "clear", f"{s3}/train-000000", "--json").json["objects"] == 1
     assert "removed 3 objects" in run("cache", "clear").out
     assert run("cache", "ls", "--json").json["objects"] == []
-
-
-# ------------------------------------------------------------------------------------------------- several at once
 
 
 def test_threads_fetch_each_cell_once(proxy, broken):
@@ -356,7 +360,7 @@ def wait_for_claims(url):
 
 
 def test_a_download_that_takes_too_long_is_not_waited_for(s3, monkeypatch):
-    monkeypatch.setattr(_cache, "_LONGEST_WAIT", 0.2)
+    monkeypatch.setattr(_cache, "_MAX_WAIT_S", 0.2)
     url, content = f"{s3}/a", os.urandom(2 << 20)
     store.put(url, content)
     info = store_for(url).info(url)
@@ -369,3 +373,13 @@ def test_a_download_that_takes_too_long_is_not_waited_for(s3, monkeypatch):
         assert right
     held.unclaim(0)
     held.close()
+
+
+def test_the_cache_is_where_the_user_says(monkeypatch):
+    monkeypatch.setenv("SHOAL_CACHE", "/elsewhere")
+    assert cache_dir() == "/elsewhere"
+    monkeypatch.delenv("SHOAL_CACHE")
+    monkeypatch.setenv("HOME", "/home/someone")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert cache_dir().startswith("/home/someone/")
+    assert cache_dir().endswith("shoal")

@@ -12,7 +12,6 @@ from tests.store.settings import keys
 
 from shoal.errors import AccessDeniedError, ObjectChangedError, ObjectNotFoundError, StoreError, StoreTimeoutError
 from shoal.store import configure, exists, get, get_many, put, put_many, stat, statistics, store_for
-from shoal.store._http import seconds_asked
 
 DATA = random.Random(5).randbytes(6_000_000)
 
@@ -141,15 +140,6 @@ def test_a_server_that_wants_to_be_left_alone_for_long_is(proxy, url):
     assert time.monotonic() - start < 30
 
 
-def test_retry_after_is_seconds_or_a_date():
-    from datetime import UTC, datetime
-
-    now = datetime(2026, 1, 1, 0, 0, 0, tzinfo=UTC)
-    assert seconds_asked("Thu, 01 Jan 2026 00:00:07 GMT", now) == 7
-    assert seconds_asked("Thu, 01 Jan 2020 00:00:00 GMT", now) == 0
-    assert (seconds_asked("3"), seconds_asked(None), seconds_asked("soon")) == (3, None, None)
-
-
 def test_a_failure_that_does_not_pass_ends_with_how_often_it_was_tried(proxy, url):
     configure(url, retries=2)
     proxy.faults.append(Fault("status", status=500, times=100))
@@ -202,9 +192,6 @@ def test_a_server_that_is_not_there_is_an_error_soon():
         put("s3://nowhere/a", b"x")
     with pytest.raises(StoreError):
         exists("s3://nowhere/a")
-
-
-# --------------------------------------------------------------------------------------------------------------- writes
 
 
 def test_parts_that_fail_are_sent_again(proxy, broken):
@@ -260,9 +247,6 @@ def test_appends_at_once_lose_nothing(broken):
     assert sorted(get(url).splitlines(keepends=True)) == lines
 
 
-# --------------------------------------------------------------------------------------------------------------- bounds
-
-
 def test_no_more_requests_are_in_flight_than_allowed(proxy, broken):
     """Counted at the server, over reads, writes and lists of many threads."""
     configure(max_in_flight=3)
@@ -302,9 +286,6 @@ def test_a_narrower_bound_holds_below_its_prefix(proxy, broken):
     proxy.faults.append(Fault("latency", times=1000, seconds=0.01))
     get_many(urls, at_once=6)
     assert proxy.most_at_once == 1
-
-
-# ---------------------------------------------------------------------------------------------------------- credentials
 
 
 def test_credentials_that_expire_are_asked_for_again(proxy, url):

@@ -111,12 +111,13 @@ def test_a_lock_held_at_the_fork_does_not_stay_held(run):
     """Another thread is in the middle of a request, with every lock there is."""
     run("""
         import threading
-        from shoal.store import (_clients, _options, _concurrency as _parallel, _statistics as _traffic, configure)
+        from shoal.store import _clients, _concurrency, _options, _statistics, configure
 
         held, over = threading.Event(), threading.Event()
 
         def hold():
-            with _clients._lock, _options._lock, _parallel._lock, _traffic._totals.lock, _options._GATES[""].hold(64):
+            limit = _options._LIMITS[""]
+            with _clients._lock, _options._lock, _concurrency._lock, _statistics._totals.lock, limit.hold(64):
                 held.set()
                 over.wait()
 

@@ -1,144 +1,209 @@
-"""Plain HTTP servers: reading, with the quirks that servers have."""
+"""Large ranges over plain HTTP are fetched without obstore, which is used where that fails."""
 
 from __future__ import annotations
 
-import gzip
-from contextlib import closing
-from urllib.parse import urlsplit
+import random
+import time
 
 import pytest
+from tests.store.servers import BUCKET, Fault, ProxyHandler, RangedHandler, fault_proxy, serving
+from tests.store.settings import keys
 
-import shoal
-from shoal.build import repair, verify
-from shoal.errors import ObjectChangedError, ObjectNotFoundError, OptionError, StoreError
-from shoal.formats import webdataset
-from shoal.store import exists, get, put, stat, store_for
-from shoal.store import list as list_objects
+from shoal.errors import ObjectChangedError, ObjectNotFoundError, StoreTimeoutError
+from shoal.store import configure, put, statistics, store_for
+from shoal.store._http import _has_proxy, parse_retry_after
 
-DATA = bytes(range(256)) * 400
-
-
-@pytest.fixture
-def url(http):
-    http.objects["/data/a.tar"] = DATA
-    return f"{http.url}/data/a.tar"
+DATA = random.Random(11).randbytes(3_000_000)
+SIGNED = "X-Amz-Signature"
 
 
-def test_only_what_is_asked_for_is_fetched(http, url):
+def paths_asked(proxy):
+    return [path for method, path, _, _ in proxy.requests if method == "GET"]
+
+
+def read_twice(url):
     reader = store_for(url).open(url)
-    assert reader.read(1000, 1010) == DATA[1000:1010]
+    same = [reader.read(7, len(DATA)) == DATA[7:], b"".join(reader.stream(0, len(DATA))) == DATA]
     reader.close()
-    assert http.requests == [("HEAD", "/data/a.tar", None), ("GET", "/data/a.tar", "bytes=1000-1009")]
+    return same
 
 
-def test_a_signed_url_keeps_its_signature(http, url):
-    http.secret = "X-Sig=a%2Fb%3D&X-Date=2026"
-    assert get(f"{url}?{http.secret}") == DATA
-    assert stat(f"{url}?{http.secret}").size == len(DATA)
-    assert {path for _, path, _ in http.requests} == {f"/data/a.tar?{http.secret}"}
-    with pytest.raises(StoreError, match="access denied"):
-        get(url)
-
-
-def test_quoted_names_are_unquoted_once(http):
-    http.objects["/a b/ü%41.tar"] = b"x"
-    assert get(f"{http.url}/a%20b/%C3%BC%2541.tar") == b"x"
-
-
-def test_a_server_without_ranges_is_read_from_the_start_each_time(http, url):
-    http.quirks.add("no-ranges")  # as `python -m http.server` has none
-    assert get(url) == DATA
-    with closing(store_for(url).open(url)) as reader:
-        assert reader.info.size == len(DATA)
-        for start, stop in ((10, 20), (0, 1), (70_000, 90_000), (len(DATA) - 5, len(DATA)), (7, 7), (5, len(DATA) + 9)):
-            assert reader.read(start, stop) == DATA[start:stop]
-        http.objects["/data/a.tar"] = DATA + b"more"
-        with pytest.raises(ObjectChangedError):
-            reader.read(10, 20)
-
-
-@pytest.mark.parametrize("packed", [False, True])
-def test_shards_on_a_server_without_ranges_are_samples_all_the_same(http, tmp_path, packed):
-    http.quirks.add("no-ranges")
-    with shoal.ShardWriter(f"{tmp_path}/a-%06d.tar") as writer:
-        for number in range(20):
-            writer.write({"__key__": f"{number:03d}", "txt": f"text {number}"})
-    data = (tmp_path / "a-000000.tar").read_bytes()
-    url = f"{http.url}/b.tar{'.gz' if packed else ''}"
-    http.objects[urlsplit(url).path] = gzip.compress(data) if packed else data
-    expected = [f"text {number}" for number in range(20)]
-    assert [sample["txt"] for sample in webdataset.stream(url)] == expected
-    assert [sample["txt"] for sample in shoal.Dataset(url)] == expected
-    assert shoal.Dataset(url)[13]["txt"] == "text 13"
-
-
-def test_without_an_etag_the_size_is_watched(http, url):
-    http.quirks.add("no-etag")
+def test_large_ranges_are_signed_and_small_ones_are_not(proxy, url):
+    proxy.requests.clear()
     reader = store_for(url).open(url)
-    assert reader.read(0, 10) == DATA[:10]
-    http.objects["/data/a.tar"] = DATA + b"more"
+    parts = [reader.read(0, 2_000_000), reader.read(5000, 9000)]
+    same = parts == [DATA[:2_000_000], DATA[5000:9000]]
+    assert same
+    assert [SIGNED in path for path in paths_asked(proxy)] == [False, True, False]
+    reader.close()
+
+
+@pytest.mark.parametrize("kind", ["reset", "cut", "fewer-bytes"])
+@pytest.mark.parametrize("after", [0, 1, 1_700_000, len(DATA) - 1])
+def test_a_body_that_breaks_is_taken_up_where_it_broke(proxy, url, kind, after):
+    reader = store_for(url).open(url)
+    proxy.requests.clear()
+    proxy.faults.append(Fault(kind, after=after))
+    same = b"".join(reader.stream(0, len(DATA))) == DATA
+    assert same
+    first, second = [asked for method, _, asked, _ in proxy.requests if method == "GET"]
+    begin = int(second.removeprefix("bytes=").partition("-")[0])
+    assert first == f"bytes=0-{len(DATA) - 1}"
+    assert begin <= after
+    assert begin > 0 or after < 2 or kind == "reset"  # a reset takes those along that were not read yet
+    reader.close()
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 503])
+def test_a_server_that_has_no_time_is_waited_for(proxy, url, status):
+    """Its headers are seen at the first answer."""
+    reader = store_for(url).open(url)
+    proxy.requests.clear()
+    proxy.faults.append(Fault("status", status=status, headers={"Retry-After": "1"}))
+    same = reader.read(0, len(DATA)) == DATA
+    assert same
+    first, second = [at for method, _, _, at in proxy.requests if method == "GET"]
+    assert second - first >= 1
+    reader.close()
+
+
+@pytest.mark.parametrize("kind", ["hang", "drip"])
+def test_a_server_that_does_not_go_on_is_given_up(proxy, url, kind):
+    configure(url, timeout=0.4, retries=0)
+    reader = store_for(url).open(url)
+    proxy.faults.append(Fault(kind, after=1000, seconds=0.05 if kind == "drip" else 60))
+    start = time.monotonic()
+    with pytest.raises(StoreTimeoutError):
+        reader.read(0, len(DATA))
+    assert time.monotonic() - start < 10
+    reader.close()
+
+
+def test_an_object_replaced_meanwhile_is_an_error(proxy, url):
+    reader = store_for(url).open(url)
+    put(url, DATA[::-1])
     with pytest.raises(ObjectChangedError):
-        reader.read(0, 10)
+        reader.read(0, len(DATA))
+    reader.close()
+    reader = store_for(url).open(url)
+    proxy.faults.append(Fault("other-etag"))
+    with pytest.raises(ObjectChangedError):
+        reader.read(0, len(DATA))
+    reader.close()
 
 
-def test_what_a_server_cannot_do_is_said(http, url):
-    store = store_for(url)
-    with pytest.raises(StoreError, match=r"listed.*name them"):
-        list_objects(f"{http.url}/data")
-    for act in (
-        lambda: put(url, b"x"),
-        lambda: store.create(url),
-        lambda: store.append(url, b"x"),
-        lambda: store.delete(url),
-        lambda: store.move(url, f"{url}.new"),
-    ):
-        with pytest.raises(StoreError, match="written"):
-            act()
-    assert not store.is_folder(url)
-    assert exists(url)
-    assert not exists(f"{http.url}/none")
-    assert http.objects == {"/data/a.tar": DATA}
+def test_what_came_is_counted(url):
+    reader = store_for(url).open(url)
+    before = statistics()
+    pieces = list(reader.stream(0, 2_000_000))
+    since = statistics() - before
+    assert len(pieces) > 1
+    assert (since.requests, since.bytes_read, since.retries) == ({"GET": 1}, 2_000_000, 0)
+    reader.close()
 
 
-def test_nothing_there(http):
+def test_a_stream_that_is_left_leaves_nothing_open(url):
+    reader = store_for(url).open(url)
+    stream = reader.stream(0, len(DATA))
+    next(stream)
+    stream.close()
+    assert statistics().in_flight == 0
+    same = reader.read(0, len(DATA)) == DATA
+    assert same
+    reader.close()
+
+
+def test_an_object_that_is_not_there_is_not_asked_for_twice(proxy, url):
+    reader = store_for(url).open(url)
+    store_for(url).delete(url)
+    proxy.requests.clear()
     with pytest.raises(ObjectNotFoundError):
-        get(f"{http.url}/none")
+        reader.read(0, len(DATA))
+    assert len(paths_asked(proxy)) == 1
+    reader.close()
 
 
-def served(http, folder):
-    """A dataset on a server that lists nothing."""
-    with shoal.ShardWriter(folder / "train-%06d.tar", max_samples=4) as writer:
-        for number in range(10):
-            writer.write({"__key__": f"k{number}", "txt": f"text {number}", "cls": number})
-    for path in folder.rglob("*"):
-        if path.is_file():
-            http.objects[f"/v1.2/pets/{path.relative_to(folder).as_posix()}"] = path.read_bytes()
-    return f"{http.url}/v1.2/pets"
+class _Unsigned(ProxyHandler):
+    """Wants its signatures in headers."""
+
+    def serve(self, fault, body):
+        refused = Fault("status", status=self.server.status) if SIGNED in self.path else fault
+        return super().serve(refused, body)
 
 
-def test_a_folder_with_a_manifest_is_a_dataset(http, tmp_path):
-    url = served(http, tmp_path / "pets")
-    for path in (url, f"{url}/", f"{url}/.shoal/manifest.json"):
-        dataset = shoal.Dataset(path)
-        assert (len(dataset), dataset[7]["txt"], dataset.where("cls > 7").keys()) == (10, "text 7", ["k8", "k9"])
-        assert len(shoal.load_dataset(path, split="train")) == 10
-    assert [sample["cls"] for sample in shoal.Dataset(url)] == list(range(10))
-    assert verify(url).ok
-    assert sum(1 for _ in webdataset.stream(url)) == 10
+@pytest.mark.parametrize("status", [400, 401, 403])
+def test_a_server_that_takes_no_signed_urls_is_asked_otherwise(s3, s3_endpoint, status):
+    put(f"{s3}/a.bin", DATA)
+    with fault_proxy(s3_endpoint, _Unsigned, status=status) as proxy:
+        configure(f"s3://{BUCKET}", endpoint=proxy.url, region="us-east-1", credential_provider=keys, timeout=30)
+        for _ in range(4):
+            assert read_twice(f"{s3}/a.bin") == [True, True]
+        assert sum(SIGNED in path for path in paths_asked(proxy)) == 3
 
 
-def test_a_folder_without_a_manifest_is_not_there(http):
-    http.objects["/x/a.tar"] = DATA
-    with pytest.raises(ObjectNotFoundError, match="no such object"):
-        len(shoal.Dataset(f"{http.url}/x"))
-    with pytest.raises(ObjectNotFoundError, match="no such object"):
-        verify(f"{http.url}/x")
+class _Closing(RangedHandler):
+    """Closes every connection and does not say so."""
+
+    def answer(self, *args, **options):
+        super().answer(*args, **options)
+        self.close_connection = True
 
 
-def test_what_can_only_be_read_is_repaired_elsewhere(http, tmp_path):
-    url = served(http, tmp_path / "pets")
-    with pytest.raises(OptionError, match=r"only be read.*--output"):
-        repair(url)
-    assert repair(url, dry_run=True).complete
-    assert repair(url, output=tmp_path / "whole").complete
-    assert len(shoal.Dataset(tmp_path / "whole")) == 10
+class _Sending(RangedHandler):
+    """Sends everybody on."""
+
+    def do_GET(self):
+        if self.path.startswith("/here"):
+            return self.answer(307, {"Location": self.path.removeprefix("/here")})
+        return super().do_GET()
+
+
+@pytest.mark.parametrize("handler", [_Closing, _Sending, RangedHandler])
+@pytest.mark.parametrize("quirks", [set(), {"no-ranges"}, {"no-etag"}])
+def test_servers_of_many_kinds_are_read(handler, quirks):
+    name = "/here/a.bin" if handler is _Sending else "/a.bin"
+    with serving(handler, objects={"/a.bin": DATA}, requests=[], quirks=quirks, secret=None) as server:
+        before = statistics()
+        assert read_twice(f"{server.url}{name}") == [True, True]
+        assert (statistics() - before).retries == 0
+
+
+def test_a_name_that_would_have_to_be_quoted_is_read():
+    objects = {"/ä b.bin": DATA}
+    with serving(RangedHandler, objects=objects, requests=[], quirks=set(), secret=None) as server:
+        assert read_twice(f"{server.url}/ä b.bin") == [True, True]
+
+
+def test_one_connection_serves_many_requests():
+    class _Counting(RangedHandler):
+        def setup(self):
+            super().setup()
+            self.server.connections.append(self.client_address)
+
+    facts = {"objects": {"/a.bin": DATA}, "requests": [], "quirks": set(), "secret": None, "connections": []}
+    with serving(_Counting, **facts) as server:
+        reader = store_for(f"{server.url}/a.bin").open(f"{server.url}/a.bin")
+        for _ in range(10):
+            same = reader.read(0, len(DATA)) == DATA
+            assert same
+        assert len(server.requests) == 11
+        assert len(server.connections) <= 2  # obstore's HEAD, and the ranges
+        reader.close()
+
+
+def test_where_a_proxy_is_wanted_it_is_used(monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.setenv("no_proxy", "localhost,.near")
+    assert _has_proxy("store.far")
+    assert not _has_proxy("store.near")
+    monkeypatch.delenv("http_proxy")
+    assert not _has_proxy("store.far")
+
+
+def test_retry_after_is_seconds_or_a_date():
+    from datetime import UTC, datetime
+
+    now = datetime(2026, 1, 1, 0, 0, 0, tzinfo=UTC)
+    assert parse_retry_after("Thu, 01 Jan 2026 00:00:07 GMT", now) == 7
+    assert parse_retry_after("Thu, 01 Jan 2020 00:00:00 GMT", now) == 0
+    assert (parse_retry_after("3"), parse_retry_after(None), parse_retry_after("soon")) == (3, None, None)

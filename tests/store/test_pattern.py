@@ -21,8 +21,6 @@ from shoal.store import (
     register_store,
 )
 
-# --------------------------------------------------------------------------------------------------------------- braces
-
 _PIECES = st.sampled_from(
     [
         "{",
@@ -96,8 +94,6 @@ def test_very_long_numbers_are_no_range():
     pattern = "{1.." + "9" * 5000 + "}"
     assert expand_braces(pattern) == [pattern]
 
-
-# ----------------------------------------------------------------------------------------------------------------- glob
 
 _TREE = [
     "a.tar",
@@ -250,9 +246,6 @@ def test_a_glob_that_matches_nothing_is_an_error(tree):
         assert pattern in str(caught.value)
 
 
-# ------------------------------------------------------------------------------------------------------- lists and `::`
-
-
 def test_patterns_are_joined_and_listed_in_order(tree):
     assert expand_pattern("b.tar::a-{0..1}.tar") == ["b.tar", "a-0.tar", "a-1.tar"]
     assert expand_pattern(["z.tar", "a-{0..1}.tar", tree / "a.tar"]) == ["z.tar", "a-0.tar", "a-1.tar", f"{tree}/a.tar"]
@@ -261,9 +254,6 @@ def test_patterns_are_joined_and_listed_in_order(tree):
         f"{tree}/{name}" for name in ("b.tar", "a b.tar", "a.tar", "a?b.tar", "ab.tar")
     ]
     assert expand_pattern(name for name in ("a", "b")) == ["a", "b"]
-
-
-# ------------------------------------------------------------------------------------------------------- names to write
 
 
 @pytest.mark.parametrize(

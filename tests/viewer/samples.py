@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import struct
 import tarfile
 import wave
@@ -12,6 +13,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 import shoal
+from shoal.viewer._session import ViewerSession, ViewOptions
 
 LABELS = ("reef", "kelp", "open water", "sand", "wreck")
 DIVES, VALIDATION = 60, 10
@@ -150,3 +152,16 @@ def write_hostile(root) -> None:
             info = tarfile.TarInfo(name)
             info.size = len(data)
             tar.addfile(info, io.BytesIO(data))
+
+
+_NUMBERS = itertools.count()
+
+
+def opened_with(values):
+    """A session over samples with these values of a column, None for no value."""
+    root = f"memory://viewer-counting/{next(_NUMBERS)}"
+    with shoal.ShardWriter(f"{root}/a-%06d.tar", max_samples=16) as writer:
+        for number, value in enumerate(values):
+            facts = {"n": number} if value is None else {"n": number, "my value": value}
+            writer.write({"__key__": f"k{number}", "json": facts})
+    return ViewerSession(ViewOptions(root))

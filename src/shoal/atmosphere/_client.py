@@ -1,4 +1,4 @@
-"""`AtmosphereClient`, search, and the resolver for `load_dataset`."""
+"""`AtmosphereClient`, and the resolver with which `load_dataset` opens published datasets."""
 
 from __future__ import annotations
 
@@ -7,24 +7,26 @@ import json
 import os
 import re
 import threading
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
-from shoal.dataset import Dataset, DatasetDict, load_dataset
-from shoal.errors import AtmosphereError, OptionError, RecordNotFoundError, SchemaError, SessionError, ShoalWarning
-from shoal.local import LocalIndex
+from shoal.dataset._dataset import Dataset
+from shoal.dataset._load import load_dataset
+from shoal.dataset._splits import DatasetDict
+from shoal.errors import OptionError, RecordNotFoundError, SchemaError, SessionError
+from shoal.local._index import LocalIndex
 from shoal.protocols import DataFiles, Resolved
-from shoal.sample import Lens, is_record, schema_of
-from shoal.schema import Schema
+from shoal.sample._annotations import is_record, schema_of
+from shoal.sample._lens import Lens
+from shoal.schema._schema import Schema
 
 from . import _lenses, _open, _publish
+from ._appview import AppView, search
 from ._firehose import Event, Followed, watch
 from ._identifiers import AtUri, DatasetRef, parse_ref
 from ._lenses import CodeOffer, Trust
-from ._open import AppView, get_dataset, list_datasets, pull
 from ._pds import Patience
-from ._publish import MOST_BLOBS, DatasetMetadata, Progress, StorageKind
+from ._publish import MOST_BLOBS, DatasetMetadata, Progress, SourceShard, StorageKind
 from ._records import (
     CodeReference,
     PublishedDataset,
@@ -34,7 +36,6 @@ from ._records import (
     PublishedVerification,
 )
 from ._repositories import Network, NetworkConfig
-from ._storage import SourceShard, hashed, manifest_schema, shards_of
 
 __all__ = ["AtmosphereClient", "AtmosphereResolver", "default_client", "resolver", "set_default_client"]
 
@@ -57,7 +58,7 @@ class AtmosphereClient:
         patience: How long servers are waited for.
         max_shard_bytes: The largest shard that is fetched.
 
-    Example:
+    Examples:
         >>> client = AtmosphereClient()
         >>> client
         <AtmosphereClient, not logged in>
@@ -102,8 +103,6 @@ class AtmosphereClient:
         who = self.handle or self.did
         return f"<AtmosphereClient {'of ' + who if who else ', not logged in'}>".replace(" ,", ",")
 
-    # -------------------------------------------------------------------------------------------------------- session
-
     def login(self, handle: str, app_password: str) -> None:
         """Become an account. Use an app password: it can be taken back. Raises SessionError."""
         self._network.login(handle, app_password)
@@ -145,8 +144,6 @@ class AtmosphereClient:
         """Get new tokens for the session; done by itself when they run out. Raises SessionError when it has ended."""
         self._network.own.refresh()
 
-    # -------------------------------------------------------------------------------------------------------- schemas
-
     def publish_schema(
         self, sample_type: type[Any] | Schema, *, version: str | None = None, description: str | None = None
     ) -> str:
@@ -169,8 +166,6 @@ class AtmosphereClient:
     def list_schemas(self, handle: str | None = None) -> Iterator[PublishedSchema]:
         """The schemas of an account, or one's own."""
         return _open.list_schemas(self._network, handle)
-
-    # ------------------------------------------------------------------------------------------------------- datasets
 
     def publish_dataset(
         self,
@@ -201,7 +196,7 @@ class AtmosphereClient:
         """
         whole = data if isinstance(data, Dataset | DatasetDict) else load_dataset(data)
         return self.publish_shards(
-            shards_of(whole),
+            _publish.shards_of(whole),
             name=name,
             schema=self._schema_of(whole) if schema is None else schema,
             storage=storage,
@@ -242,7 +237,7 @@ class AtmosphereClient:
         words = DatasetMetadata(description, tuple(tags), license, metadata)
         kind = _publish.chosen_storage(shards, storage, allow_private=allow_private)
         uri = self._schema_uri(schema)
-        known = [shard if shard.sha256 is not None else hashed(shard) for shard in shards]
+        known = [shard if shard.sha256 is not None else _publish.with_sha256(shard) for shard in shards]
         key = _publish.dataset_key(name, uri, known)
         there = _publish.find_dataset(self._network, key)
         if there is None or (storage != "auto" and _publish.storage_kind(there.storage) != kind):
@@ -264,7 +259,7 @@ class AtmosphereClient:
         return _publish.publish_schema(self._network, schema).uri
 
     def _schema_of(self, data: Any) -> Schema:
-        found = manifest_schema(data) or _typed(data)
+        found = _publish.manifest_schema(data) or _typed(data)
         if found is None:
             raise SchemaError("the samples have no schema", hint="pass schema=, the class of the samples")
         return found
@@ -278,7 +273,9 @@ class AtmosphereClient:
         asked = parse_ref(ref)
         if isinstance(asked, DatasetRef) and self.appview is not None:
             try:
-                return _open.get_dataset(self._network, self.appview.resolve_label(*_parts(asked)))
+                return _open.get_dataset(
+                    self._network, self.appview.resolve_label(asked.account, asked.name, asked.version)
+                )
             except (RecordNotFoundError, OSError):
                 pass  # it does not know everything, and is never needed
         return _open.get_dataset(self._network, asked)
@@ -318,9 +315,7 @@ class AtmosphereClient:
         The folder gets a manifest, with the schema, so it is a dataset like any other. Shards that are there, and are
         the published ones, are not fetched again.
         """
-        return pull(self._network, self.get_dataset(ref), os.fspath(folder), progress)
-
-    # ---------------------------------------------------------------------------------------------- labels and lenses
+        return _open.pull(self._network, self.get_dataset(ref), os.fspath(folder), progress)
 
     def publish_label(
         self, name: str, dataset: str | AtUri, *, version: str | None = None, description: str = ""
@@ -367,8 +362,6 @@ class AtmosphereClient:
         parsed = uri if isinstance(uri, AtUri) else AtUri.parse(uri)
         return _lenses.verify_lens(self._network, parsed, method, description)
 
-    # ----------------------------------------------------------------------------------------------------------- rest
-
     def delete(self, uri: str | AtUri) -> None:
         """Remove one's own record; blobs that no other record names go with it. Raises RecordNotFoundError."""
         self._network.delete(uri if isinstance(uri, AtUri) else AtUri.parse(uri))
@@ -405,8 +398,8 @@ class AtmosphereClient:
         if url is None:
             raise OptionError("there is nothing to follow", expected="a service, or handles")
         dids = None if accounts is None else [account.did for account in accounts]
-        told: dict[str, Any] = {"on_event": on_event, "stop": stop, "idle": idle}
-        return watch(self._network, url, self._followed, accounts=dids, index=index, **told)
+        options: dict[str, Any] = {"on_event": on_event, "stop": stop, "idle": idle}
+        return watch(self._network, url, self._followed, accounts=dids, index=index, **options)
 
     def close(self) -> None:
         """Close connections and files; the next use opens them again."""
@@ -426,61 +419,10 @@ def _typed(data: Any) -> Schema | None:
     return schema_of(kind) if is_record(kind) else None
 
 
-def _parts(ref: DatasetRef) -> tuple[str, str, str | None]:
-    return ref.account, ref.name, ref.version
-
-
-def search(
-    network: Network,
-    text: str,
-    *,
-    appview: AppView | None,
-    followed: Followed | None,
-    accounts: Iterable[str] = (),
-    limit: int = 50,
-) -> list[PublishedDataset]:
-    """Datasets whose name, description, tags or license have all the words of a text."""
-    found: dict[str, PublishedDataset] = {}
-    places = (_from_appview(network, appview, text, limit), _from_followed(followed, text, limit))
-    for place in (*places, *(_from_account(network, who, text) for who in accounts)):
-        for dataset in place:
-            found.setdefault(str(dataset.uri), dataset)
-            if len(found) >= limit:
-                return list(found.values())
-    return list(found.values())
-
-
-def _from_appview(network: Network, appview: AppView | None, text: str, limit: int) -> Iterator[PublishedDataset]:
-    if appview is None:
-        return
-    try:
-        uris = appview.search_datasets(text, limit=limit)
-    except AtmosphereError as error:
-        warnings.warn(f"the AppView was not asked: {error}", ShoalWarning, stacklevel=4)
-        return
-    for uri in uris:
-        try:
-            yield get_dataset(network, uri)  # what it says is a hint; the record is where it is
-        except AtmosphereError:
-            continue
-
-
-def _from_followed(followed: Followed | None, text: str, limit: int) -> Iterator[PublishedDataset]:
-    return iter(() if followed is None else followed.search(text, limit=limit))
-
-
-def _from_account(network: Network, account: str, text: str) -> Iterator[PublishedDataset]:
-    words = text.lower().split()
-    for dataset in list_datasets(network, account):
-        told = " ".join((dataset.name, dataset.description, dataset.license, *dataset.tags)).lower()
-        if all(word in told for word in words):
-            yield dataset
-
-
 def default_client() -> AtmosphereClient:
     """The client that ``load_dataset`` asks: the one that was set, else the one that the environment says.
 
-    Example:
+    Examples:
         >>> default_client() is default_client()
         True
     """
@@ -494,7 +436,7 @@ def default_client() -> AtmosphereClient:
 def set_default_client(client: AtmosphereClient | None) -> None:
     """Let ``load_dataset`` ask this client; None for the one that the environment says.
 
-    Example:
+    Examples:
         >>> set_default_client(AtmosphereClient())
         >>> set_default_client(None)
     """
@@ -506,7 +448,7 @@ def set_default_client(client: AtmosphereClient | None) -> None:
 class AtmosphereResolver:
     """Lets ``load_dataset`` understand ``at://...``, ``@handle/name`` and ``@handle/name@version``.
 
-    Example:
+    Examples:
         >>> AtmosphereResolver().matches("@alice.test/pets"), AtmosphereResolver().matches("@local/pets")
         (True, False)
     """

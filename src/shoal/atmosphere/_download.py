@@ -1,4 +1,9 @@
-"""Published shards: fetched, verified, and read through a read-only store."""
+"""Published shards: fetched, verified, and read through a read-only store.
+
+``at-shards://DID/COLLECTION/KEY/train-000000.tar`` is a shard. It is fetched and verified when it is first opened.
+Where the record has the number of samples of each shard, the folder has a manifest, so that opening the dataset fetches
+no shard.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, Protocol
 from urllib.parse import quote
 
-from shoal._optional import need
+from shoal._optional import require
 from shoal.errors import (
     AtmosphereError,
     ChecksumError,
@@ -20,28 +25,22 @@ from shoal.errors import (
     ShoalError,
     TooLargeError,
 )
-from shoal.schema import Schema, schema_to_json
-from shoal.shard import Manifest, ShardRecord, save_manifest, split_of
-from shoal.store import (
-    ObjectInfo,
-    ObjectReader,
-    ReadOnlyStore,
-    RenamedReader,
-    cache_dir,
-    join_url,
-    register_store,
-    store_for,
-)
+from shoal.schema._json_schema import schema_to_json
+from shoal.schema._schema import Schema
+from shoal.shard._manifest import Manifest, ShardRecord, save_manifest
+from shoal.shard._split_names import split_of
+from shoal.store._base import ObjectInfo, ObjectReader
+from shoal.store._cache import cache_dir, count_added, mark_used
+from shoal.store._options import options_for
+from shoal.store._read_only import ReadOnlyStore, RenamedReader
+from shoal.store._registry import register_store, store_for
+from shoal.store._url import join_url
 
 from ._http import Guard
 from ._pds import Patience
 from ._storage import Checksum
 
 __all__ = ["RemoteShard", "ShardMetadata", "fetch_shard", "mount"]
-
-
-# -------------------------------------------------------------------------------------------- a published shard's bytes
-
 
 _PIECE = 1 << 20
 _ALGORITHMS = frozenset({"sha256", "sha384", "sha512", "sha3_256", "blake2b", "blake2s"})
@@ -82,6 +81,7 @@ def fetch_shard(shard: RemoteShard, guard: Guard, patience: Patience, *, most: i
     """
     path = cached_path(shard)
     if os.path.exists(path):
+        mark_used(path)
         return path
     os.makedirs(os.path.dirname(path), exist_ok=True)
     descriptor, partial = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".fetching-")
@@ -100,6 +100,7 @@ def fetch_shard(shard: RemoteShard, guard: Guard, patience: Patience, *, most: i
     except BaseException:
         os.unlink(partial)
         raise
+    count_added(path, os.path.getsize(path), options_for(shard.url).cache_bytes)
     return path
 
 
@@ -143,7 +144,7 @@ class _Fetch:
             reader.close()
 
     def _from_http(self, guard: Guard, patience: Patience) -> None:
-        need("httpx")
+        require("httpx", extra="atmosphere")
         import httpx
 
         from ._http import http_client
@@ -181,13 +182,6 @@ class _Fetch:
                 self._add(piece)
         return True
 
-
-# ----------------------------------------------------------------------------- published datasets as folders of a store
-
-
-# ``at-shards://DID/COLLECTION/KEY/train-000000.tar`` is a shard. It is fetched, and checked, when it is first opened.
-# Where the record tells how many samples each shard has, the folder has a manifest, so that nothing is fetched before
-# it is needed.
 
 SCHEME = "at-shards"
 _MEMORY = "memory://at-shards"
@@ -281,20 +275,20 @@ register_store(SCHEME, _STORE)
 
 
 def mount(
-    place: str, shards: list[RemoteShard], told: list[ShardMetadata | None], fetcher: Fetcher, schema: Schema | None
+    place: str, shards: list[RemoteShard], metadata: list[ShardMetadata | None], fetcher: Fetcher, schema: Schema | None
 ) -> str | dict[str, list[str]]:
     """Let this process read shards below ``at-shards://place``; returns what ``load_dataset`` takes.
 
-    That is a folder with a manifest where everything is told of every shard, else URLs by split.
+    That is a folder with a manifest where the metadata of every shard is complete, else URLs by split.
     """
     root = f"{SCHEME}://{quote(place, safe='/:')}"
     urls = [join_url(root, quote(shard.name, safe="")) for shard in shards]
     for url, shard in zip(urls, shards, strict=True):
         _STORE.add(url, _Held(shard, fetcher))
-    known = [one for one in told if one is not None and one.samples is not None and one.size is not None]
+    known = [one for one in metadata if one is not None and one.samples is not None and one.size is not None]
     by_split: dict[str, list[Any]] = {}
     if len(known) != len(shards):
-        for url, shard, one in zip(urls, shards, told, strict=True):
+        for url, shard, one in zip(urls, shards, metadata, strict=True):
             by_split.setdefault(one.split if one is not None else split_of(shard.name), []).append(url)
         return by_split
     for shard, one in zip(shards, known, strict=True):

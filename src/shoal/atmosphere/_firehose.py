@@ -1,4 +1,9 @@
-"""The event stream of the network, its cursor, and the local copy of followed records."""
+"""Follow the event stream of a server or relay, and keep a local copy of the records that it tells of.
+
+`Followed` is the local copy, an SQLite file. Each event is applied in one transaction with its cursor, so a process
+that is killed resumes where it was: no event is missed, and none is counted twice. `watch` reads the stream, and `fill`
+adds its datasets to a `LocalIndex`.
+"""
 
 from __future__ import annotations
 
@@ -16,26 +21,19 @@ from dataclasses import dataclass
 from typing import Any, Self
 from urllib.parse import urlencode
 
-from shoal._optional import need
+from shoal._optional import require
 from shoal.errors import AtmosphereError, CatalogError, OptionError, RecordError, RecordNotFoundError, ShoalError
-from shoal.local import Entry, LocalIndex, Storage, StoredShard
+from shoal.local._entry import Entry, Storage, StoredShard
+from shoal.local._index import LocalIndex
 
 from ._identifiers import AtUri, Cid
 from ._lexicons import ENTRY, LABEL, LEGACY_ENTRIES, LEGACY_SCHEMAS, LENS, LENS_VERIFICATION, SCHEMA
-from ._open import told_records
 from ._pds import home_file
-from ._records import PublishedDataset, dataset_from_record
+from ._records import PublishedDataset, dataset_from_record, shard_metadata_records
 from ._repositories import Network
 from ._storage import Checksum, StorageBlobs
 
 __all__ = ["Event", "Followed", "watch"]
-
-
-# ---------------------------------------------------------------------------------------------------- what was followed
-
-
-# Every event is applied in one transaction with the cursor that says it was, so a process that is killed anywhere goes
-# on where it was: no event is missed, and none is counted twice.
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS cursors (service TEXT PRIMARY KEY, seq INTEGER NOT NULL);
@@ -64,7 +62,7 @@ class Event:
 class Followed:
     """Records that were followed, and how far. Opened when it is first used.
 
-    Example:
+    Examples:
         >>> followed = Followed(":memory:")
         >>> uri = AtUri.parse("at://did:plc:abc/science.alt.dataset.entry/3jzfcijpj2z2a")
         >>> followed.apply("wss://relay", 7, "3k", [Event("delete", uri)])
@@ -101,8 +99,6 @@ class Followed:
             except sqlite3.Error as error:
                 raise AtmosphereError("what was followed cannot be kept", found=f"{self.path}: {error}") from error
 
-    # -------------------------------------------------------------------------------------------------------- writing
-
     def apply(self, service: str, seq: int, rev: str, events: Sequence[Event]) -> int:
         """Take what came with one number of a stream; returns how many events were new."""
         new = 0
@@ -131,8 +127,6 @@ class Followed:
         """Drop everything of an account that is gone."""
         with self._change() as change:
             change.execute("DELETE FROM records WHERE did = ?", (did,))
-
-    # -------------------------------------------------------------------------------------------------------- reading
 
     def cursor(self, service: str) -> int | None:
         """The last number of a stream that was taken; None for one that never was."""
@@ -206,13 +200,13 @@ def _put(change: sqlite3.Connection, event: Event, rev: str) -> None:
 def _words(event: Event) -> str:
     value = event.value or {}
     tags = value.get("tags")
-    told = [
+    texts = [
         value.get("name"),
         value.get("description"),
         value.get("license"),
         *(tags if isinstance(tags, list) else ()),
     ]
-    return " ".join(part for part in told if isinstance(part, str)).lower()
+    return " ".join(part for part in texts if isinstance(part, str)).lower()
 
 
 def _dataset(uri: str, cid: str | None, value: str) -> PublishedDataset | None:
@@ -220,9 +214,6 @@ def _dataset(uri: str, cid: str | None, value: str) -> PublishedDataset | None:
         return dataset_from_record(AtUri.parse(uri), None if cid is None else Cid.parse(cid), json.loads(value))
     except RecordError:
         return None
-
-
-# ------------------------------------------------------------------------------------------------------------ following
 
 
 COLLECTIONS = (ENTRY, SCHEMA, LABEL, LENS, LENS_VERIFICATION, *LEGACY_ENTRIES, *LEGACY_SCHEMAS)
@@ -254,7 +245,7 @@ def watch(
     last time, repositories are read as a whole first. A connection that breaks is made again. ``index`` is filled too,
     before an event counts as taken: see `fill`. Raises AtmosphereError for a service that is none.
     """
-    need("websockets")
+    require("websockets", extra="atmosphere")
     network.guard.check(service)
     follower = _Follower(network, service, followed, accounts, index, on_event, stop or threading.Event(), idle)
     if followed.cursor(service) is None:
@@ -490,9 +481,6 @@ def _as_json(value: Any) -> Any:
     return [_as_json(inner) for inner in value] if isinstance(value, list) else value
 
 
-# -------------------------------------------------------------------------------- what was followed, in the local index
-
-
 def fill(network: Network, index: LocalIndex, event: Event) -> None:
     """Take one event into an index; once more changes nothing. What cannot be kept there is passed over."""
     if event.uri.collection not in (ENTRY, *LEGACY_ENTRIES):
@@ -527,11 +515,11 @@ def _name(network: Network, dataset: PublishedDataset) -> str:
 
 
 def _record(index: LocalIndex, dataset: PublishedDataset, name: str) -> None:
-    told = told_records(dataset)
+    metadata = shard_metadata_records(dataset)
     sums = _checksums(dataset)
     shards = [
         StoredShard(url, str(one.get("split") or "train"), one.get("samples"), int(one.get("bytes") or 0), digest)
-        for url, digest, one in zip(dataset.data_urls, sums, told or [{}] * len(sums), strict=True)
+        for url, digest, one in zip(dataset.data_urls, sums, metadata or [{}] * len(sums), strict=True)
     ]
     index.record_dataset(
         name=name,

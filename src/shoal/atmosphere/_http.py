@@ -118,7 +118,7 @@ def _is_private_address(text: str) -> bool:
 def is_private_host(host: str) -> bool:
     """Whether a host is on this machine or in a private network, by each of its addresses. Unknown ones are.
 
-    Example:
+    Examples:
         >>> is_private_host("127.0.0.1"), is_private_host("10.0.0.8"), is_private_host("::ffff:192.168.1.1")
         (True, True, True)
         >>> is_private_host("1.1.1.1")
@@ -136,7 +136,7 @@ def is_private_host(host: str) -> bool:
 def is_private_url(url: str) -> bool:
     """Whether others could not read a URL: it is a path, or leads to this machine or a private network.
 
-    Example:
+    Examples:
         >>> (
         ...     is_private_url("http://127.0.0.1/a.tar"),
         ...     is_private_url("data/a.tar"),
@@ -151,7 +151,7 @@ def is_private_url(url: str) -> bool:
 class Guard:
     """What a client may ask: everything public, what its user named, and the rest only with ``allow_private``.
 
-    Example:
+    Examples:
         >>> Guard().check("http://127.0.0.1:8000/a.tar")
         Traceback (most recent call last):
         shoal.errors.UntrustedError: an address in a private network is not asked: found ...

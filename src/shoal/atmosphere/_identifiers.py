@@ -45,7 +45,7 @@ _LETTERS = "234567abcdefghijklmnopqrstuvwxyz"
 def is_did(text: str) -> bool:
     """Whether a text is the lasting name of an account, such as ``did:plc:abc``.
 
-    Example:
+    Examples:
         >>> is_did("did:plc:ewvi7nxzyoun6zhxrhs64oiz"), is_did("did:web:example.org"), is_did("alice.test")
         (True, True, False)
     """
@@ -55,7 +55,7 @@ def is_did(text: str) -> bool:
 def is_handle(text: str) -> bool:
     """Whether a text is the name that people know an account by: a host name.
 
-    Example:
+    Examples:
         >>> is_handle("alice.bsky.social"), is_handle("alice")
         (True, False)
     """
@@ -65,7 +65,7 @@ def is_handle(text: str) -> bool:
 def is_nsid(text: str) -> bool:
     """Whether a text names a kind of record, or a method: ``science.alt.dataset.entry``.
 
-    Example:
+    Examples:
         >>> is_nsid("science.alt.dataset.entry"), is_nsid("entry")
         (True, False)
     """
@@ -75,7 +75,7 @@ def is_nsid(text: str) -> bool:
 def is_record_key(text: str) -> bool:
     """Whether a text may be the key of a record in its collection.
 
-    Example:
+    Examples:
         >>> is_record_key("ImageSample:1.0.0"), is_record_key("a/b"), is_record_key("..")
         (True, False, False)
     """
@@ -85,7 +85,7 @@ def is_record_key(text: str) -> bool:
 def is_tid(text: str) -> bool:
     """Whether a text has the form of a key made from the time.
 
-    Example:
+    Examples:
         >>> is_tid("3jzfcijpj2z2a"), is_tid("self")
         (True, False)
     """
@@ -99,7 +99,7 @@ class AtUri:
     Raises:
         AtmosphereError: A part is not what it must be.
 
-    Example:
+    Examples:
         >>> uri = AtUri.parse("at://did:plc:abc/science.alt.dataset.entry/3jzfcijpj2z2a")
         >>> uri.authority, uri.collection, uri.rkey
         ('did:plc:abc', 'science.alt.dataset.entry', '3jzfcijpj2z2a')
@@ -142,7 +142,7 @@ class AtUri:
 class DatasetRef:
     """``@handle/name`` or ``@handle/name@version``: a dataset by the name its publisher gave it.
 
-    Example:
+    Examples:
         >>> parse_ref("@alice.test/pets@1.2.0")
         DatasetRef(account='alice.test', name='pets', version='1.2.0')
         >>> str(parse_ref("@alice.test/pets"))
@@ -177,7 +177,7 @@ class Cid:
 
     Only the kind that the AT Protocol uses: version 1, SHA-256, base32.
 
-    Example:
+    Examples:
         >>> cid = Cid.of_bytes(b"hello")
         >>> str(cid)
         'bafkreibm6jg3ux5qumhcn2b3flc3tyu6dmlb4xa7u5bf44yegnrjhc4yeq'
@@ -217,21 +217,23 @@ class Cid:
         """The hash, in hex: of the blob, or of the record's encoding."""
         return self.digest.hex()
 
+    def _binary(self) -> bytes:
+        return bytes((_VERSION, self.codec, _SHA256, _SHA256_SIZE)) + self.digest
+
     def __str__(self) -> str:
-        data = bytes((_VERSION, self.codec, _SHA256, _SHA256_SIZE)) + self.digest
-        return "b" + base64.b32encode(data).decode().rstrip("=").lower()
+        return "b" + base64.b32encode(self._binary()).decode().rstrip("=").lower()
 
 
 def cid_of_record(record: dict[str, Any]) -> Cid:
     """The name of a record, given in its JSON form: what a repository must call it.
 
-    Example:
+    Examples:
         >>> str(cid_of_record({"$type": "a.b.c", "n": 1}))
         'bafyrei...'
     """
-    from shoal._optional import need
+    from shoal._optional import require
 
-    encoded: bytes = need("libipld").encode_dag_cbor(_as_ipld(record))
+    encoded: bytes = require("libipld", extra="atmosphere").encode_dag_cbor(_as_ipld(record))
     return Cid(DAG_CBOR, hashlib.sha256(encoded).digest())
 
 
@@ -239,17 +241,12 @@ def _as_ipld(value: Any) -> Any:
     """JSON with ``$link`` and ``$bytes`` as the encoder takes it."""
     if isinstance(value, dict):
         if value.keys() == {"$link"}:
-            return _link(value["$link"])
+            return Cid.parse(value["$link"])._binary()  # noqa: SLF001 - this module's
         if value.keys() == {"$bytes"}:
             text = value["$bytes"]
             return base64.b64decode(text + "=" * (-len(text) % 4))
         return {name: _as_ipld(inner) for name, inner in value.items()}
     return [_as_ipld(inner) for inner in value] if isinstance(value, list) else value
-
-
-def _link(text: str) -> bytes:
-    cid = Cid.parse(text)
-    return bytes((_VERSION, cid.codec, _SHA256, _SHA256_SIZE)) + cid.digest
 
 
 def _encoded(number: int) -> str:
@@ -259,7 +256,7 @@ def _encoded(number: int) -> str:
 def new_key() -> str:
     """A key for now.
 
-    Example:
+    Examples:
         >>> len(new_key())
         13
     """
@@ -271,7 +268,7 @@ def key_of(*parts: str) -> str:
 
     Whoever publishes the same thing twice, from two machines or after a failure, thereby writes one record.
 
-    Example:
+    Examples:
         >>> key_of("pets", "1.0.0") == key_of("pets", "1.0.0"), key_of("pets", "1.0.0") == key_of("pets1", ".0.0")
         (True, False)
     """
@@ -282,7 +279,7 @@ def key_of(*parts: str) -> str:
 def named_key(name: str, version: str) -> str:
     """A key that people can read, for a name and a version.
 
-    Example:
+    Examples:
         >>> named_key("ImageSample", "1.0.0")
         'ImageSample:1.0.0'
     """

@@ -1,7 +1,7 @@
-"""Who is who: handle -> DID -> the server that keeps the account's repository.
+"""Look up accounts: from a handle to a DID, and from a DID to the server that has its repository.
 
-A handle is asked of the client's own server first, then of DNS, then of the host of that name; whatever they say, the
-DID's own document must name the handle too, else anybody could claim it.
+A handle is resolved by the client's own server first, then by DNS, then by the host of that name. In any case the DID's
+document must name the handle too, else anybody could claim it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-from shoal._optional import need
+from shoal._optional import require
 from shoal.errors import AtmosphereError, RecordNotFoundError, UntrustedError
 
 from ._http import Guard
@@ -92,7 +92,7 @@ class Identities:
         raise RecordNotFoundError("nobody knows this handle", found=handle)
 
     def _ask_dns(self, handle: str) -> str | None:
-        need("dns")
+        require("dns", extra="atmosphere")
         import dns.exception
         import dns.resolver
 
@@ -126,7 +126,7 @@ class Identities:
 
     def _get(self, url: str) -> Any:
         """What a URL answers; None where nothing is there. Raises AtmosphereError."""
-        need("httpx")
+        require("httpx", extra="atmosphere")
         import httpx
 
         from ._http import http_client
@@ -147,7 +147,7 @@ class Identities:
 def _did_web_url(did: str) -> str:
     """Where the document of a ``did:web`` is.
 
-    Example:
+    Examples:
         >>> _did_web_url("did:web:example.org"), _did_web_url("did:web:localhost%3A8000")
         ('https://example.org/.well-known/did.json', 'http://localhost:8000/.well-known/did.json')
     """

@@ -13,8 +13,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from shoal.errors import AtmosphereError, LensError, OptionError, UntrustedError
-from shoal.sample import Lens, class_from_schema, schema_of
-from shoal.schema import Schema, schema_hash
+from shoal.sample._annotations import schema_of
+from shoal.sample._class_factory import class_from_schema
+from shoal.sample._lens import Lens
+from shoal.schema._json_schema import schema_hash
+from shoal.schema._schema import Schema
 
 from ._http import Guard
 from ._identifiers import AtUri, key_of
@@ -148,7 +151,7 @@ def _check_same(published: Schema, own: Schema) -> None:
 class CodeOffer:
     """Code that somebody published, before anybody runs it: what a yes is said to.
 
-    Example:
+    Examples:
         >>> offer = CodeOffer("https://example.org/r.git", "0" * 40, "views.py:shorten", "ab" * 32, "def shorten...")
         >>> print(offer)
         views.py:shorten of https://example.org/r.git at commit 000000000000, sha256 abababababab

@@ -54,7 +54,7 @@ _URI = re.compile(r"[a-z][a-z.-]{0,80}:(?://)?[^\s/]\S*")
 def lexicons() -> dict[str, dict[str, Any]]:
     """Every lexicon of this package, by its name.
 
-    Example:
+    Examples:
         >>> sorted(name.removeprefix("science.alt.dataset.") for name in lexicons())[:4]
         ['arrayFormat', 'entry', 'label', 'lens']
     """
@@ -66,7 +66,7 @@ def lexicons() -> dict[str, dict[str, Any]]:
 def lexicon(nsid: str) -> dict[str, Any]:
     """One lexicon. Raises RecordError for one that is not here.
 
-    Example:
+    Examples:
         >>> lexicon("science.alt.dataset.label")["defs"]["main"]["key"]
         'tid'
     """
@@ -82,7 +82,7 @@ def validate_record(record: Any, nsid: str | None = None) -> None:
 
     ``nsid`` names the lexicon; the record's own ``$type`` does otherwise.
 
-    Example:
+    Examples:
         >>> label = {"$type": "science.alt.dataset.label", "name": "pets", "createdAt": "2026-01-01T00:00:00Z"}
         >>> validate_record(label)
         Traceback (most recent call last):
@@ -104,7 +104,7 @@ def validate_record(record: Any, nsid: str | None = None) -> None:
 def validate_rkey(nsid: str, rkey: str) -> None:
     """Raise RecordError where a key is not of the kind that the lexicon asks for.
 
-    Example:
+    Examples:
         >>> validate_rkey("science.alt.dataset.entry", "3jzfcijpj2z2a")
     """
     kind = lexicon(nsid)["defs"]["main"]["key"]

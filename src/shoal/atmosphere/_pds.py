@@ -1,4 +1,4 @@
-"""Personal data servers: sessions, the errors of the SDK, and retries."""
+"""Requests to a personal data server (PDS): sessions, retries, and the SDK's errors as ours."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-from shoal._optional import need
+from shoal._optional import require
 from shoal.errors import AtmosphereError, RateLimitError, RecordNotFoundError, SessionError, ShoalError, TooLargeError
 
 from ._http import Guard
@@ -32,7 +32,7 @@ _TOO_LARGE = 413
 class Patience:
     """How long a server that does not answer, or wants to be left alone, is waited for.
 
-    Example:
+    Examples:
         >>> Patience(tries=1).tries
         1
     """
@@ -85,7 +85,7 @@ class Service:
         """The SDK's client; made when first needed, since its import takes half a second."""
         with self._lock:
             if self._made is None:
-                need("atproto")
+                require("atproto", extra="atmosphere")
                 from atproto import Client
                 from atproto_client.request import Request
 
@@ -96,8 +96,6 @@ class Service:
 
     def __repr__(self) -> str:
         return f"Service({self.url!r})"
-
-    # -------------------------------------------------------------------------------------------------------- session
 
     def login(self, handle: str, password: str) -> None:
         """Become an account. Raises SessionError."""
@@ -142,8 +140,6 @@ class Service:
         session = None if self._made is None else self._made._session  # noqa: SLF001
         return None if session is None else str(session.handle)
 
-    # ------------------------------------------------------------------------------------------------------- requests
-
     def query(self, nsid: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Ask for something. Raises AtmosphereError or one of its kinds."""
         given = {name: value for name, value in (params or {}).items() if value is not None}
@@ -167,8 +163,6 @@ class Service:
         """Close connections."""
         if self._made is not None:
             self._made.request.close()
-
-    # --------------------------------------------------------------------------------------------------------- trying
 
     def _ask(self, what: str, call: Callable[[], Any], *, refresh: bool = True) -> Any:
         attempt = 0
@@ -255,7 +249,7 @@ def _our_error(what: str, url: str, failure: _Failure) -> AtmosphereError:
 def home_file(name: str, environ: Mapping[str, str] = os.environ) -> str:
     """A file in ``$SHOAL_HOME``, else in the platform's place for data.
 
-    Example:
+    Examples:
         >>> home_file("followed.db", {"SHOAL_HOME": "/data"})
         '/data/followed.db'
     """
@@ -272,7 +266,7 @@ def home_file(name: str, environ: Mapping[str, str] = os.environ) -> str:
 def session_file() -> str:
     """Where `shoal login --save` keeps a session.
 
-    Example:
+    Examples:
         >>> session_file().endswith("atmosphere-session")
         True
     """

@@ -1,4 +1,8 @@
-"""Schemas, datasets, labels and blobs, written to one's own repository."""
+"""Publish schemas, datasets and labels in one's own repository.
+
+Shards stay where others can read them, or are uploaded as blobs to one's own server: a shard larger than the server
+takes is cut into smaller ones.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +14,38 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal, Protocol
 
-from shoal.dataset import Dataset
-from shoal.errors import AtmosphereError, OptionError, RecordError, RecordNotFoundError, SchemaError, TooLargeError
-from shoal.sample import schema_of
-from shoal.schema import Schema, compare, next_version, schema_hash
-from shoal.shard import ShardWriter, open_shard, sniff
-from shoal.store import options_for, scheme_of, store_for
+from shoal.dataset._dataset import Dataset
+from shoal.dataset._load import load_dataset
+from shoal.dataset._splits import DatasetDict
+from shoal.errors import (
+    AtmosphereError,
+    ChecksumError,
+    FormatError,
+    OptionError,
+    RecordError,
+    RecordNotFoundError,
+    SchemaError,
+    TooLargeError,
+)
+from shoal.sample._annotations import schema_of
+from shoal.schema._compatibility import compare, next_version
+from shoal.schema._json_schema import schema_from_json, schema_hash
+from shoal.schema._schema import Schema
+from shoal.schema._version import bump_version, newest_version
+from shoal.shard._compression import sniff
+from shoal.shard._open_shards import open_shard
+from shoal.shard._source import ShardSource
+from shoal.shard._split_names import split_of
+from shoal.shard._writer import ShardWriter
+from shoal.store._options import options_for
+from shoal.store._registry import store_for
+from shoal.store._url import base_name, scheme_of
 
+from ._http import is_private_url
 from ._identifiers import AtUri, Cid, key_of, named_key
 from ._lexicons import ENTRY, LABEL, SCHEMA
 from ._records import (
+    METADATA_KEY,
     PublishedDataset,
     PublishedLabel,
     PublishedSchema,
@@ -33,45 +59,142 @@ from ._repositories import Network
 from ._storage import (
     BlobShard,
     Checksum,
-    SourceShard,
     Storage,
     StorageBlobs,
     StorageHttp,
     StorageS3,
     UrlShard,
-    hashed,
-    is_reachable,
 )
 
 __all__ = [
     "MOST_BLOBS",
     "DatasetMetadata",
     "Progress",
+    "SourceShard",
     "StorageKind",
+    "manifest_schema",
     "now",
     "place_shards",
     "publish_dataset",
     "publish_label",
     "publish_schema",
+    "shards_of",
+    "with_sha256",
 ]
 
 Progress = Callable[[int, int], None]
 """Told how many bytes are done, and of how many."""
 StorageKind = Literal["auto", "http", "s3", "blobs"]
-
-
-# ------------------------------------------------------------------------------------------ shards as blobs of a server
-
-
-MOST_BLOB = 52_428_800
+MAX_BLOB_BYTES = 52_428_800
 """Bytes of one blob, as the lexicon says."""
-BLOB_LIMITS = (MOST_BLOB, 5 << 20, 1_000_000)
+BLOB_LIMITS = (MAX_BLOB_BYTES, 5 << 20, 1_000_000)
 """What servers take, tried in turn: none says beforehand. The second is a PDS as it comes."""
 MOST_BLOBS = 1_000_000_000
 """Bytes of one dataset as blobs, unless the caller says otherwise: a PDS is no data centre."""
 _MIME = "application/x-tar"
 _END = 10_240
 """What a tar may have after its last member."""
+_READ_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class SourceShard:
+    """One shard that is to be published."""
+
+    url: str
+    split: str
+    samples: int | None
+    sha256: str | None = None
+    read_size: int | None = None
+    """Its bytes, where the hash was made by reading them just now; an index's hash may be of older ones."""
+
+    @property
+    def name(self) -> str:
+        """Its name, without the folder."""
+        return base_name(self.url)
+
+
+def shards_of(data: Any) -> list[SourceShard]:
+    """The shards of a dataset, of its splits, or of what a path, a pattern or a list of URLs names.
+
+    Raises FormatError for a dataset that is not whole tar shards.
+    """
+    if isinstance(data, DatasetDict):
+        return [shard for name, part in data.items() for shard in _shards_of_dataset(part, name)]
+    if isinstance(data, Dataset):
+        return list(_shards_of_dataset(data, None))
+    paths = data if isinstance(data, str | os.PathLike) else list(data)
+    return shards_of(load_dataset(paths))
+
+
+def _shards_of_dataset(dataset: Dataset[Any], split: str | None) -> Iterator[SourceShard]:
+    source = dataset.source
+    if not isinstance(source, ShardSource) or not dataset.is_whole:
+        raise FormatError(
+            "only whole shards can be published",
+            found="a view" if isinstance(source, ShardSource) else type(source).__name__,
+            hint="write it first: shoal.write_samples(dataset, folder)",
+        )
+    known = {} if source.manifest is None else _manifest_records(source)
+    for ref in source.shards:
+        name, digest = known.get(ref.url, (None, None))
+        samples = ref.samples if ref.rule == source.rule else None  # else counted by another key rule
+        yield SourceShard(ref.url, split or name or split_of(base_name(ref.url)), samples, digest)
+
+
+def _manifest_records(source: ShardSource) -> dict[str, tuple[str, str | None]]:
+    """The split and the hash that the manifest has for each shard's URL."""
+    manifest = source.manifest
+    splits = {} if manifest is None else manifest.splits
+    found = {record.path: (split, record.sha256) for split, records in splits.items() for record in records}
+    return {ref.url: known for ref in source.shards for path, known in found.items() if ref.url.endswith(f"/{path}")}
+
+
+def manifest_schema(data: Any) -> Schema | None:
+    """The schema that a dataset's manifest has; None where there is none."""
+    parts: Iterable[Any] = data.values() if isinstance(data, DatasetDict) else [data]
+    for part in parts:
+        source = part.source if isinstance(part, Dataset) else None
+        if isinstance(source, ShardSource) and source.manifest is not None and source.manifest.schema is not None:
+            return schema_from_json(source.manifest.schema)
+    return None
+
+
+def sha256_of(url: str) -> tuple[str, int]:
+    """The hash of an object, in hex, and its size; every byte is read once."""
+    reader = store_for(url).open(url)
+    digest, size = hashlib.sha256(), reader.info.size
+    try:
+        for start in range(0, size, _READ_BYTES):
+            digest.update(reader.read(start, min(start + _READ_BYTES, size)))
+    finally:
+        reader.close()
+    return digest.hexdigest(), size
+
+
+def with_sha256(shard: SourceShard) -> SourceShard:
+    """The shard with the hash of what is at its URL now. Raises ChecksumError where an index says another."""
+    if shard.read_size is not None:
+        return shard
+    digest, size = sha256_of(shard.url)
+    if shard.sha256 not in (None, digest):
+        raise ChecksumError(
+            "a shard is not the one that was indexed", expected=shard.sha256, found=digest, shard=shard.url
+        )
+    return replace(shard, sha256=digest, read_size=size)
+
+
+def is_reachable(url: str) -> bool:
+    """Whether others can be told to read a URL: it is neither a path nor in a private network.
+
+    Examples:
+        >>> is_reachable("/data/a.tar"), is_reachable("http://localhost/a.tar"), is_reachable("memory://a.tar")
+        (False, False, False)
+    """
+    if scheme_of(url) == "s3":
+        endpoint = options_for(url).endpoint or os.environ.get("AWS_ENDPOINT_URL")
+        return endpoint is None or not is_private_url(endpoint)
+    return scheme_of(url) in ("http", "https") and not is_private_url(url)
 
 
 class _Uploads(Protocol):
@@ -213,13 +336,6 @@ def _cut(shard: SourceShard, pattern: str, limit: int) -> list[tuple[str, int]]:
     return [(os.path.join(writer.root, record.path), record.samples) for record in writer.shards]
 
 
-# --------------------------------------------------------------- schemas, datasets and labels into one's own repository
-
-
-TOLD = "shoal"
-"""Under this name a dataset's metadata tells of each shard: its name, split, samples and bytes."""
-
-
 def now() -> str:
     """The time, as records write it."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -233,9 +349,6 @@ class DatasetMetadata:
     tags: tuple[str, ...] = ()
     license: str = ""
     metadata: Mapping[str, Any] | None = None
-
-
-# ------------------------------------------------------------------------------------------------------------ schemas
 
 
 def publish_schema(
@@ -258,7 +371,7 @@ def publish_schema(
             found=there[version].uri,
             hint="leave the version out and it follows from what changed",
         )
-    kept = replace(schema, version=version or _next(schema, there))
+    kept = replace(schema, version=version or _next_version(schema, there))
     record = schema_to_record(kept, now(), description=description)
     found = network.put(SCHEMA, named_key(kept.name, kept.version), record)
     return published_schema(found.uri, found.cid, found.value)
@@ -277,42 +390,32 @@ def _own_schemas(network: Network, name: str) -> Iterable[PublishedSchema]:
                 continue  # one that cannot be read is not the one that is looked for
 
 
-def _next(schema: Schema, there: Mapping[str, PublishedSchema]) -> str:
+def _next_version(schema: Schema, there: Mapping[str, PublishedSchema]) -> str:
     if schema.version not in there:
         return schema.version
-    newest = max(there.values(), key=lambda one: _numbers(one.version))
-    version = next_version(newest.schema, schema)
+    version = next_version(there[newest_version(there)].schema, schema)
     while version in there:
-        major, minor, patch = _numbers(version)
-        version = f"{major}.{minor}.{patch + 1}"
+        version = bump_version(version, "patch")
     return version
-
-
-def _numbers(version: str) -> tuple[int, int, int]:
-    major, minor, patch = version.partition("-")[0].partition("+")[0].split(".")
-    return int(major), int(minor), int(patch)
-
-
-# ----------------------------------------------------------------------------------------------------------- datasets
 
 
 @dataclass(frozen=True, slots=True)
 class UploadedShards:
-    """Shards where others can read them, with what is told of each."""
+    """Shards where others can read them, with the metadata of each."""
 
     storage: Storage
-    told: list[dict[str, Any]]
+    metadata: list[dict[str, Any]]
 
     @property
     def samples(self) -> int | None:
         """How many samples there are; None where nobody counted."""
-        counts = [one["samples"] for one in self.told]
+        counts = [one["samples"] for one in self.metadata]
         return None if None in counts else sum(counts)
 
     @property
     def bytes(self) -> int:
         """How many bytes the shards take."""
-        return sum(one["bytes"] for one in self.told)
+        return sum(one["bytes"] for one in self.metadata)
 
 
 def chosen_storage(shards: Sequence[SourceShard], storage: StorageKind, *, allow_private: bool) -> StorageKind:
@@ -330,12 +433,14 @@ def chosen_storage(shards: Sequence[SourceShard], storage: StorageKind, *, allow
         return "blobs" if hidden or len(buckets) > 1 else kind
     if storage not in ("blobs", kind):
         raise AtmosphereError(
-            f"these shards cannot be published as {storage}", expected=_EXPECTED[storage], found=_shown(shards[0].url)
+            f"these shards cannot be published as {storage}",
+            expected=_EXPECTED[storage],
+            found=_without_query(shards[0].url),
         )
     if storage != "blobs" and hidden:
         raise AtmosphereError(
             "others cannot read these shards where they are",
-            found=_shown(hidden[0]),
+            found=_without_query(hidden[0]),
             hint="publish with storage='blobs', or pass allow_private=True on a network you trust",
         )
     if len(buckets) > 1:
@@ -358,26 +463,30 @@ def place_shards(
     """Have shards where others can read them; blobs are given to one's own server for that."""
     if kind == "blobs":
         made = upload_shards(shards, network.own, limit=limit, most=most, progress=progress)
-        told = [{"path": one.name, "split": one.split, "samples": one.samples, "bytes": one.blob.size} for one in made]
-        return UploadedShards(StorageBlobs(tuple(one.blob for one in made)), told)
-    checked = _hashed(shards, progress)
-    told = [
+        metadata = [
+            {"path": one.name, "split": one.split, "samples": one.samples, "bytes": one.blob.size} for one in made
+        ]
+        return UploadedShards(StorageBlobs(tuple(one.blob for one in made)), metadata)
+    checked = _hash_shards(shards, progress)
+    metadata = [
         {"path": shard.name, "split": shard.split, "samples": shard.samples, "bytes": shard.read_size}
         for shard in checked
     ]
     sums = [Checksum("sha256", str(shard.sha256)) for shard in checked]
     if kind == "http":
-        return UploadedShards(StorageHttp(tuple(map(UrlShard, (shard.url for shard in shards), sums))), told)
+        return UploadedShards(StorageHttp(tuple(map(UrlShard, (shard.url for shard in shards), sums))), metadata)
     bucket, options = shards[0].url.split("/")[2], options_for(shards[0].url)
     keys = (shard.url.split("/", 3)[3] for shard in shards)
-    return UploadedShards(StorageS3(bucket, tuple(map(UrlShard, keys, sums)), options.region, options.endpoint), told)
+    return UploadedShards(
+        StorageS3(bucket, tuple(map(UrlShard, keys, sums)), options.region, options.endpoint), metadata
+    )
 
 
-def _hashed(shards: Sequence[SourceShard], progress: Progress | None) -> list[SourceShard]:
+def _hash_shards(shards: Sequence[SourceShard], progress: Progress | None) -> list[SourceShard]:
     """Each shard with its real hash: of what is at the URL now, whatever was written down before."""
     found = []
     for number, shard in enumerate(shards):
-        found.append(hashed(shard))
+        found.append(with_sha256(shard))
         if progress is not None:
             progress(number + 1, len(shards))
     return found
@@ -387,7 +496,7 @@ def publish_dataset(
     network: Network, name: str, schema_ref: AtUri, key: str, placed: UploadedShards, words: DatasetMetadata
 ) -> PublishedDataset:
     """Write a dataset's record; last of all, so that nobody finds half a dataset."""
-    metadata = {**(words.metadata or {}), TOLD: {"shards": placed.told}}
+    metadata = {**(words.metadata or {}), METADATA_KEY: {"shards": placed.metadata}}
     uri = AtUri(str(network.own.did), ENTRY, key)
     draft = PublishedDataset(
         uri,
@@ -409,13 +518,13 @@ def publish_dataset(
 
 def reword(network: Network, there: PublishedDataset, words: DatasetMetadata) -> PublishedDataset:
     """Say something else of a dataset that is published; what is not said stays as it was."""
-    told = {TOLD: (there.metadata or {}).get(TOLD)} if TOLD in (there.metadata or {}) else {}
+    shards = {METADATA_KEY: (there.metadata or {}).get(METADATA_KEY)} if METADATA_KEY in (there.metadata or {}) else {}
     said = replace(
         there,
         description=words.description or there.description,
         tags=words.tags or there.tags,
         license=words.license or there.license,
-        metadata={**words.metadata, **told} if words.metadata else there.metadata,
+        metadata={**words.metadata, **shards} if words.metadata else there.metadata,
     )
     if said == there:
         return there
@@ -437,9 +546,6 @@ def find_dataset(network: Network, key: str) -> PublishedDataset | None:
     return dataset_from_record(found.uri, found.cid, found.value)
 
 
-# ------------------------------------------------------------------------------------------------------------- labels
-
-
 def publish_label(
     network: Network, name: str, dataset: AtUri, *, version: str | None = None, description: str = ""
 ) -> PublishedLabel:
@@ -457,7 +563,7 @@ def publish_label(
     return replace(draft, cid=found.cid, created_at=str(found.value["createdAt"]))
 
 
-def _shown(url: str) -> str:
+def _without_query(url: str) -> str:
     """A URL as errors may show it: what follows the ``?`` is often a signature."""
     return url.partition("?")[0]
 

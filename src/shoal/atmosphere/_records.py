@@ -1,4 +1,4 @@
-"""Published records as values."""
+"""Published records as values, and their JSON form: datasets, schemas, labels, lenses and verifications."""
 
 from __future__ import annotations
 
@@ -12,13 +12,24 @@ from typing import Any
 import msgspec
 
 from shoal.errors import AtmosphereError, RecordError, SchemaError
-from shoal.schema import Schema, schema_from_json, schema_to_json
+from shoal.schema._json_schema import schema_from_json, schema_to_json
+from shoal.schema._schema import Schema
 
 from ._identifiers import AtUri, Cid
 from ._lexicons import ENTRY, LABEL, LENS, LENS_VERIFICATION, NAMESPACE, SCHEMA
-from ._storage import Storage, StorageBlobs, StorageS3, storage_from_record, storage_to_record
+from ._storage import (
+    BlobShard,
+    Checksum,
+    Storage,
+    StorageBlobs,
+    StorageExternal,
+    StorageHttp,
+    StorageS3,
+    UrlShard,
+)
 
 __all__ = [
+    "METADATA_KEY",
     "CodeReference",
     "PublishedDataset",
     "PublishedLabel",
@@ -34,15 +45,19 @@ __all__ = [
     "published_schema",
     "schema_from_record",
     "schema_to_record",
+    "shard_metadata_records",
+    "storage_from_record",
+    "storage_to_record",
+    "to_count",
     "verification_from_record",
     "verification_to_record",
 ]
 
-
-# ------------------------------------------------------------------------------------------ published records as values
-
-
-_MOST_METADATA = 100_000
+METADATA_KEY = "shoal"
+"""Key in a dataset's metadata under which the name, split, samples and bytes of each shard are listed."""
+_MAX_METADATA_BYTES = 100_000
+_MAX_SHARDS = 100_000
+"""A few letters of brace notation, {0..999999999}, could ask for any number of shards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +127,7 @@ class CodeReference:
     Raises:
         RecordError: The commit is not a full hash: a branch or a tag could be moved.
 
-    Example:
+    Examples:
         >>> CodeReference("https://example.org/r.git", "0" * 40, "views.py:shorten").function
         'shorten'
     """
@@ -172,7 +187,96 @@ def _present(facts: Mapping[str, Any]) -> dict[str, Any]:
     return {name: fact for name, fact in facts.items() if fact not in (None, "", [], {})}
 
 
-# ----------------------------------------------------------------------------------------------------------- datasets
+def storage_to_record(storage: Storage) -> dict[str, Any]:
+    """A storage in the JSON form of a record. Raises RecordError for the legacy one, which is only read.
+
+    Examples:
+        >>> shard = UrlShard("https://example.org/a.tar", Checksum("sha256", "00" * 32))
+        >>> storage_to_record(StorageHttp((shard,)))["shards"][0]["url"]
+        'https://example.org/a.tar'
+    """
+    if isinstance(storage, StorageHttp):
+        shards = [{"url": shard.url, "checksum": _checksum_to_record(shard.checksum)} for shard in storage.shards]
+        return {"$type": f"{NAMESPACE}.storageHttp", "shards": shards}
+    if isinstance(storage, StorageS3):
+        keys = [{"key": shard.url, "checksum": _checksum_to_record(shard.checksum)} for shard in storage.shards]
+        facts = {"bucket": storage.bucket, "region": storage.region, "endpoint": storage.endpoint, "shards": keys}
+        return {"$type": f"{NAMESPACE}.storageS3", **{name: fact for name, fact in facts.items() if fact is not None}}
+    if isinstance(storage, StorageBlobs):
+        return {"$type": f"{NAMESPACE}.storageBlobs", "blobs": [_blob_to_record(blob) for blob in storage.blobs]}
+    raise RecordError("storageExternal is only read", expected="storageHttp, storageS3 or storageBlobs")
+
+
+def _checksum_to_record(checksum: Checksum | None) -> dict[str, str]:
+    if checksum is None or not checksum.is_real:
+        raise RecordError("a published shard has a checksum", expected="sha256 and its digest", found=checksum)
+    return {"algorithm": checksum.algorithm, "digest": checksum.digest}
+
+
+def _blob_to_record(shard: BlobShard) -> dict[str, Any]:
+    link = {"$type": "blob", "ref": {"$link": str(shard.cid)}, "mimeType": shard.mime_type, "size": shard.size}
+    return {"blob": link} if shard.checksum is None else {"blob": link, "checksum": _checksum_to_record(shard.checksum)}
+
+
+def storage_from_record(record: Any) -> Storage:
+    """The storage that a record tells of, in any form that was ever written. Raises RecordError."""
+    if not isinstance(record, Mapping):
+        raise RecordError("a dataset's record tells no storage", found=type(record).__name__, field="$.storage")
+    kind = str(record.get("$type", "")).rpartition(".")[2].removesuffix("#main")
+    try:
+        storage = _STORAGE_READERS[kind](record)
+        count = len(storage.blobs if isinstance(storage, StorageBlobs) else storage.shards)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, RecordError):
+            raise
+        raise RecordError(
+            "a dataset's storage cannot be read",
+            expected=", ".join(_STORAGE_READERS),
+            found=kind or record,
+            field="$.storage",
+        ) from error
+    if not 0 < count <= _MAX_SHARDS:
+        raise RecordError("a dataset's storage is out of bounds", expected=f"1 to {_MAX_SHARDS} shards", found=count)
+    return storage
+
+
+def _checksum_from_record(record: Mapping[str, Any]) -> Checksum | None:
+    found = record.get("checksum")
+    return Checksum(str(found["algorithm"]), str(found["digest"])) if isinstance(found, Mapping) else None
+
+
+def _http_from_record(record: Mapping[str, Any]) -> Storage:
+    if "shards" not in record:  # before there were checksums
+        return _external_from_record(record)
+    return StorageHttp(tuple(UrlShard(str(shard["url"]), _checksum_from_record(shard)) for shard in record["shards"]))
+
+
+def _s3_from_record(record: Mapping[str, Any]) -> Storage:
+    shards = tuple(UrlShard(str(shard["key"]), _checksum_from_record(shard)) for shard in record["shards"])
+    return StorageS3(str(record["bucket"]), shards, record.get("region"), record.get("endpoint"))
+
+
+def _blobs_from_record(record: Mapping[str, Any]) -> Storage:
+    return StorageBlobs(tuple(_blob_from_record(shard) for shard in record["blobs"]))
+
+
+def _blob_from_record(shard: Mapping[str, Any]) -> BlobShard:
+    blob = shard.get("blob", shard)  # before v0.6 the blobs themselves were in the list
+    ref = blob["ref"]
+    link = ref["$link"] if isinstance(ref, Mapping) else ref
+    return BlobShard(Cid.parse(link), int(blob["size"]), str(blob["mimeType"]), _checksum_from_record(shard))
+
+
+def _external_from_record(record: Mapping[str, Any]) -> Storage:
+    return StorageExternal(tuple(str(url) for url in record["urls"]))
+
+
+_STORAGE_READERS = {
+    "storageHttp": _http_from_record,
+    "storageS3": _s3_from_record,
+    "storageBlobs": _blobs_from_record,
+    "storageExternal": _external_from_record,
+}
 
 
 def dataset_to_record(of: PublishedDataset) -> dict[str, Any]:
@@ -217,15 +321,16 @@ def dataset_from_record(uri: AtUri, cid: Cid | None, record: Mapping[str, Any]) 
             tuple(str(tag) for tag in record.get("tags") or ()),
             str(record.get("license") or ""),
             _read_metadata(record.get("metadata")),
-            _count(size.get("samples")),
-            _count(size.get("bytes")),
+            to_count(size.get("samples")),
+            to_count(size.get("bytes")),
             str(record.get("createdAt") or ""),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise _unreadable(uri, error) from error
 
 
-def _count(value: Any) -> int | None:
+def to_count(value: Any) -> int | None:
+    """Return a value of a record that is a count; None for anything else."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
@@ -236,8 +341,8 @@ def _read_metadata(value: Any) -> dict[str, Any] | None:
     if value.keys() != {"$bytes"}:
         return {str(name): inner for name, inner in value.items() if name != "$type"}
     text = str(value["$bytes"])
-    if len(text) > 2 * _MOST_METADATA:
-        raise RecordError("a dataset's metadata is too large", expected=f"at most {_MOST_METADATA} bytes")
+    if len(text) > 2 * _MAX_METADATA_BYTES:
+        raise RecordError("a dataset's metadata is too large", expected=f"at most {_MAX_METADATA_BYTES} bytes")
     try:
         found = msgspec.msgpack.decode(base64.b64decode(text + "=" * (-len(text) % 4)))
     except (ValueError, msgspec.MsgspecError) as error:
@@ -245,20 +350,26 @@ def _read_metadata(value: Any) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else {"value": found}
 
 
+def shard_metadata_records(dataset: PublishedDataset) -> list[dict[str, Any]]:
+    """Return the metadata that the publisher listed for each shard; empty if there is none or it is malformed."""
+    storage, metadata = dataset.storage, dataset.metadata or {}
+    listed = metadata.get(METADATA_KEY)
+    records = listed.get("shards") if isinstance(listed, Mapping) else None
+    count = len(storage.blobs if isinstance(storage, StorageBlobs) else storage.shards)
+    if not isinstance(records, list) or len(records) != count:
+        return []
+    good = all(isinstance(one, dict) and isinstance(one.get("path"), str) and one["path"] for one in records)
+    return records if good else []
+
+
 def _unreadable(uri: AtUri, error: Exception) -> RecordError:
     return RecordError("a record cannot be read", found=f"{type(error).__name__}: {error}", key=str(uri))
-
-
-# ------------------------------------------------------------------------------------------------------------ schemas
 
 
 def published_schema(uri: AtUri, cid: Cid | None, record: Mapping[str, Any]) -> PublishedSchema:
     """The schema that a record tells of. Raises RecordError."""
     text = str(record.get("description") or "")
     return PublishedSchema(uri, cid, schema_from_record(record), text, str(record.get("createdAt") or ""))
-
-
-# ------------------------------------------------------------------------------------------------------------- labels
 
 
 def label_to_record(of: PublishedLabel) -> dict[str, Any]:
@@ -275,9 +386,6 @@ def label_from_record(uri: AtUri, cid: Cid | None, record: Mapping[str, Any]) ->
         return PublishedLabel(uri, cid, str(record["name"]), target, record.get("version") or None, *words)
     except (KeyError, TypeError, AttributeError, AtmosphereError) as error:
         raise _unreadable(uri, error) from error
-
-
-# ------------------------------------------------------------------------------------------------------------- lenses
 
 
 def lens_to_record(of: PublishedLens) -> dict[str, Any]:
@@ -330,9 +438,6 @@ def verification_from_record(uri: AtUri, cid: Cid | None, record: Mapping[str, A
         raise _unreadable(uri, error) from error
 
 
-# ---------------------------------------------------------------------------------------------- a schema and its record
-
-
 _SAFE = 2**53 - 1
 _AS_TEXT = "x-shoal-json"
 """Where values are kept as JSON text that a record cannot hold: floats, and integers beyond 53 bits."""
@@ -344,7 +449,7 @@ def schema_to_record(schema: Schema, created_at: str, *, description: str | None
 
     The whole document is under ``content``, as the lexicon asks. Its words also stand beside it, where atdata looks.
 
-    Example:
+    Examples:
         >>> from shoal.schema import Default, Field, FloatType
         >>> schema = Schema("S", (Field("x", FloatType(), Default("0.5")),))
         >>> record = schema_to_record(schema, "2026-01-01T00:00:00Z")

@@ -1,4 +1,4 @@
-"""Repositories on the network: records read from anybody's, written to one's own."""
+"""Repositories on the network: read records of any account, write one's own."""
 
 from __future__ import annotations
 
@@ -57,8 +57,6 @@ class Network:
         self._services: dict[str, Service] = {}
         self._session: Service | None = None
 
-    # -------------------------------------------------------------------------------------------------------- session
-
     def service(self, url: str) -> Service:
         """The server at a URL, asked as nobody."""
         key = url.rstrip("/")
@@ -68,7 +66,8 @@ class Network:
 
     def login(self, handle: str, password: str) -> None:
         """Become an account, at ``base_url`` or at the server that the account names."""
-        self._become(self._home_of(handle), lambda made: made.login(handle.removeprefix("@"), password))
+        url = self.reach.base_url or self.identities.find(handle).pds
+        self._become(url, lambda made: made.login(handle.removeprefix("@"), password))
 
     def resume(self, session: str, url: str) -> None:
         """Become the account of an exported session of the server at ``url``."""
@@ -83,9 +82,6 @@ class Network:
             raise
         self.logout()
         self._session = made
-
-    def _home_of(self, handle: str) -> str:
-        return self.reach.base_url or self.identities.find(handle).pds
 
     def logout(self) -> None:
         """Be nobody again."""
@@ -115,8 +111,6 @@ class Network:
         except RecordNotFoundError:
             return None
         return str(found.get("did"))
-
-    # -------------------------------------------------------------------------------------------------------- reading
 
     def account(self, name: str | None) -> Identity:
         """The account of a handle or DID; one's own for None."""
@@ -152,8 +146,6 @@ class Network:
                 return
         raise AtmosphereError("a list has no end", found=f"at://{identity.did}/{collection}")
 
-    # -------------------------------------------------------------------------------------------------------- writing
-
     def put(self, collection: str, rkey: str, record: dict[str, Any]) -> FetchedRecord:
         """Write a record under its key, after a look whether it is what its lexicon says.
 
@@ -188,8 +180,6 @@ class Network:
         where = {"repo": own.did, "collection": found.uri.collection, "rkey": found.uri.rkey}
         own.procedure("com.atproto.repo.deleteRecord", where)
 
-    # ---------------------------------------------------------------------------------------------------------- bytes
-
     def fetch(self, shard: RemoteShard, /) -> str:
         """The path of a checked local copy of a shard."""
         return fetch_shard(shard, self.guard, self.reach.patience, most=self.reach.max_shard_bytes)
@@ -215,7 +205,7 @@ def _found(uri: AtUri, answer: dict[str, Any]) -> FetchedRecord:
     value, cid = answer.get("value"), answer.get("cid")
     if not isinstance(value, dict):
         raise RecordError("a server's answer holds no record", found=str(uri))
-    told = Cid.parse(cid) if isinstance(cid, str) else None
-    if told is not None and cid_of_record(value) != told:
+    stated = Cid.parse(cid) if isinstance(cid, str) else None
+    if stated is not None and cid_of_record(value) != stated:
         raise RecordError("a record's bytes are not those of its CID", expected=cid, found=str(uri))
-    return FetchedRecord(uri, told, value)
+    return FetchedRecord(uri, stated, value)

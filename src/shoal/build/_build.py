@@ -1,4 +1,4 @@
-"""`build_shards`: any source to shards, in parallel, resumable, the same bytes whoever does the work."""
+"""`build_shards`: write shards from any source, in parallel and resumable."""
 
 from __future__ import annotations
 
@@ -12,20 +12,25 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
+from shoal._typing import IntArray
 from shoal.errors import OptionError, WriteError
-from shoal.shard import WEBDATASET_RULE, KeyRule, WriteOptions
+from shoal.shard._member_names import WEBDATASET_RULE, KeyRule
+from shoal.shard._stream import error_limit
+from shoal.shard._writer import WriteOptions
 
-from ._dedupe import first_of_each, forget_hashes
+from ._dedupe import delete_hashes, find_unique_items
 from ._engines import Engine, LocalEngine, RayEngine
+from ._fetch import parse_fetch
+from ._folders import FolderItems
 from ._items import Items
-from ._journal import BuildJournal, BuildStart, BuildTarget, place_of
+from ._journal import BuildJournal, BuildStart, BuildTarget, parse_build_target
 from ._plan import Plan, PlanOptions, plan_shards
-from ._report import BuildProgress, BuildReport, Meter, metered, report_of
-from ._sources import BuildSourceOptions, FolderItems, Stream, open_items, parse_fetch
+from ._report import BuildProgress, BuildReport, ProgressMeter, make_report, progress_meter
+from ._sources import BuildSourceOptions, Stream, open_items
 from ._stream import StreamBuild
-from ._tasks import BuiltShard, SampleBuilder, ShardTask, ShardWork, Target, over_budget
+from ._tasks import BuiltShard, SampleBuilder, ShardOutput, ShardTask, ShardWork, over_budget
 
-__all__ = ["Build", "build_shards", "engine_of", "run_build"]
+__all__ = ["Build", "build_shards", "make_engine", "run_build"]
 
 PathLike = str | os.PathLike[str]
 Splits = Mapping[str, float] | Sequence[tuple[str, float]]
@@ -34,12 +39,12 @@ _PROBES = 32
 
 @dataclass(frozen=True)
 class Build:
-    """All that is asked of one build."""
+    """The options of one build."""
 
-    place: BuildTarget
+    target: BuildTarget
     plan: PlanOptions
     write: WriteOptions
-    maker: SampleBuilder
+    builder: SampleBuilder
     engine: Engine
     dedupe: tuple[str, ...] | bool = False
     budget: float = 0
@@ -47,8 +52,8 @@ class Build:
     overwrite: bool = False
     metadata: dict[str, Any] = field(default_factory=dict)
     schema: dict[str, Any] | None = None
-    asked: dict[str, Any] = field(default_factory=dict)
-    """Other options that change what is written."""
+    other_options: dict[str, Any] = field(default_factory=dict)
+    """Other options that change what is written: part of the build's identity."""
 
 
 def build_shards(
@@ -138,7 +143,7 @@ def build_shards(
         ErrorBudgetExceeded: More items failed than may. What is done stays; a rerun goes on.
         WorkerError: A worker died. What is done stays; a rerun goes on.
 
-    Example:
+    Examples:
         >>> import shoal
         >>> samples = [{"__key__": f"k{number}", "txt": "hello", "cls": number % 2} for number in range(10)]
         >>> shares = {"train": 0.8, "test": 0.2}
@@ -148,36 +153,37 @@ def build_shards(
         >>> len(shoal.Dataset("memory://doc/built", split="test"))
         2
     """
-    place = place_of(os.fspath(out))
+    target = parse_build_target(os.fspath(out))
     if keys not in ("keep", "number"):
         raise OptionError("no such keys", expected="'keep' or 'number'", found=repr(keys))
-    fetched = parse_fetch(fetch)
-    based = None if base is None else os.fspath(base)
-    opening = BuildSourceOptions(format, fetched, based, labels, rule, function is None, place.root)
+    columns = parse_fetch(fetch)
+    base = None if base is None else os.fspath(base)
+    opening = BuildSourceOptions(format, columns, base, labels, rule, function is None, target.root)
     items = open_items(source, opening)
+    classes = {"classes": list(items.classes)} if isinstance(items, FolderItems) and items.classes else {}
     shares = tuple(splits.items() if isinstance(splits, Mapping) else splits or ())
-    options = PlanOptions(max_samples, max_bytes, shuffle, seed, sample, shares, split, place.name)
-    maker = SampleBuilder(
+    options = PlanOptions(max_samples, max_bytes, shuffle, seed, sample, shares, split, target.name)
+    builder = SampleBuilder(
         function, numbered=keys == "number", sort_fields=field_order == "sorted", allow_pickle=allow_pickle
     )
     build = Build(
-        place,
+        target,
         options,
         WriteOptions(max_samples, max_bytes, compression, level, field_order, 0, hashed, durable, allow_pickle),
-        maker,
-        engine_of(engine, workers),
+        builder,
+        make_engine(engine, workers),
         dedupe if isinstance(dedupe, bool) else tuple(dedupe),
         error_budget,
         retry,
         overwrite,
-        {**_classes(items), **dict(metadata or {})},
-        asked={"fetch": fetched, "base": opening.base},
+        {**classes, **dict(metadata or {})},
+        other_options={"fetch": columns, "base": base},
     )
     return run_build(items, build, progress)
 
 
-def engine_of(engine: str | Engine, workers: int | None) -> Engine:
-    """The engine that a user names. Raises OptionError for one nobody knows."""
+def make_engine(engine: str | Engine, workers: int | None) -> Engine:
+    """Return the engine that a user names. Raises OptionError for an unknown name."""
     if engine == "local":
         return LocalEngine() if workers is None else LocalEngine(workers)
     if workers is not None:
@@ -191,92 +197,88 @@ def engine_of(engine: str | Engine, workers: int | None) -> Engine:
     raise OptionError("no such engine", expected="'local', 'ray' or the address of a Ray cluster", found=repr(engine))
 
 
-def _classes(items: Items | Stream) -> dict[str, Any]:
-    return {"classes": list(items.classes)} if isinstance(items, FolderItems) and items.classes else {}
-
-
 def run_build(
     items: Items | Stream, build: Build, progress: bool | Callable[[BuildProgress], object] | None
 ) -> BuildReport:
-    """Do a build, or what is left of it."""
+    """Run a build, or the part of it that earlier runs did not finish."""
     begin = time.monotonic()
-    metadata = _plain(build.metadata)
+    metadata = _to_plain(build.metadata)
     meta = msgspec.json.encode(metadata) if metadata else b""
-    with metered(progress) as meter:
+    with progress_meter(progress) as meter:
         run = _run_stream if isinstance(items, Stream) else _run_planned
         builts, journal, written, duplicates = run(items, build, meta, meter)
-        report = report_of(build.place.root, builts, duplicates=duplicates, written=written)
+        report = make_report(build.target.root, builts, duplicates=duplicates, written=written)
         if journal is not None:
             journal.publish(report, builts, metadata, build.schema)
         if build.dedupe:
-            forget_hashes(build.place.side("build"))
+            delete_hashes(build.target.side("build"))
         meter.finish()
     return replace(report, seconds=time.monotonic() - begin)
 
 
-_Done = tuple[list[BuiltShard], BuildJournal | None, int, int]
-"""The shards, the journal unless all was done before, how many shards were written now, and duplicates."""
+_Outcome = tuple[list[BuiltShard], BuildJournal | None, int, int]
+"""The shards, the journal (None if the build was finished before), the number of shards written, and of duplicates."""
 
 
-def _run_planned(items: Any, build: Build, meta: bytes, meter: Meter) -> _Done:
-    kept = _kept(items, build, meter)
-    plan = _planned(items, build, meta, kept)
+def _run_planned(items: Any, build: Build, meta: bytes, meter: ProgressMeter) -> _Outcome:
+    kept = _unique_items(items, build, meter)
+    plan = _make_plan(items, build, meta, kept)
     if not plan.shards:
         raise WriteError("there is nothing to write", expected="at least one item", found=f"{len(items)} in the source")
     duplicates = 0 if kept is None else len(items) - len(kept)
     facts = _facts(build, {"source": items.identity, "count": len(items)}, plan)
-    journal = BuildJournal(build.place, facts)
+    journal = BuildJournal(build.target, facts, {shard.split for shard in plan.shards}, build.schema)
     start = journal.start(overwrite=build.overwrite, retry=build.retry)
     if not start.finished:
         journal.write_plan({"path": one.path, "split": one.split, "items": one.stop - one.start} for one in plan.shards)
-    written = 0 if start.finished else _build_rest(items, build, meta, meter, plan, journal, start)
+    written = 0 if start.finished else _build_missing(items, build, meta, meter, plan, journal, start)
     builts = [start.done[shard.path] for shard in plan.shards]
     return builts, None if start.finished else journal, written, duplicates
 
 
-def _kept(items: Items, build: Build, meter: Meter) -> Any:
+def _unique_items(items: Items, build: Build, meter: ProgressMeter) -> IntArray | None:
     if not build.dedupe:
         return None
     meter.start("hashing", len(items))
     fields = build.dedupe if isinstance(build.dedupe, tuple) else None
-    return first_of_each(items, fields, build.engine, build.place.side("build"), meter.tell)
+    return find_unique_items(items, fields, build.engine, build.target.side("build"), meter.tell)
 
 
-def _planned(items: Items, build: Build, meta: bytes, kept: Any) -> Plan:
-    options = build.plan
-    if meta:
-        options = replace(options, max_bytes=max(options.max_bytes - _member_bytes(meta), 1))
+def _make_plan(items: Items, build: Build, meta: bytes, kept: IntArray | None) -> Plan:
+    options = _leave_room(build.plan, meta)
     sizes = items.sizes()
     if sizes is None:
-        options = replace(options, max_samples=_most_samples(items, build.maker, options))
+        options = replace(options, max_samples=_estimate_max_samples(items, options))
     return plan_shards(len(items), options, sizes=sizes, splits=items.splits(), kept=kept)
 
 
-def _member_bytes(data: bytes) -> int:
-    return 512 + -(-len(data) // 512) * 512
+def _leave_room(options: PlanOptions, meta: bytes) -> PlanOptions:
+    """Return the options with ``max_bytes`` reduced by the member that holds the metadata."""
+    member_bytes = 512 + -(-len(meta) // 512) * 512 if meta else 0
+    return replace(options, max_bytes=max(options.max_bytes - member_bytes, 1))
 
 
-def _most_samples(items: Items, maker: SampleBuilder, options: PlanOptions) -> int:
-    """How many samples fill a shard, by the mean size of some: those that fail are not counted."""
+def _estimate_max_samples(items: Items, options: PlanOptions) -> int:
+    """Return how many samples fill a shard, by the mean size of some of them; those that fail are not counted."""
     if len(items) * 512 <= options.max_bytes // 1024:
-        return options.max_samples  # too few to fill a shard, unless each is large, and then nobody has asked
-    measured = SampleBuilder(None)
+        return options.max_samples  # too few to fill a shard, unless they are very large
+    builder = SampleBuilder(None)
     sizes = []
     for number in np.unique(np.linspace(0, len(items) - 1, min(_PROBES, len(items))).astype(np.int64)):
         (read,) = items.read(np.array([number]))
         try:
             if not isinstance(read, Exception):
-                sizes.append(sum(sample[3] for sample in measured.make(int(number), read)))
-        except Exception:  # noqa: BLE001, S112 - it is told of when its turn comes
+                sizes.append(sum(sample[3] for sample in builder.make(int(number), read)))
+        except Exception:  # noqa: BLE001, S112 - it fails again when it is built
             continue
     mean = sum(sizes) / len(sizes) if sizes else 0.0
     return max(1, min(options.max_samples, int(options.max_bytes / mean))) if mean else options.max_samples
 
 
-def _build_rest(
-    items: Items, build: Build, meta: bytes, meter: Meter, plan: Plan, journal: BuildJournal, start: BuildStart
+def _build_missing(
+    items: Items, build: Build, meta: bytes, meter: ProgressMeter, plan: Plan, journal: BuildJournal, start: BuildStart
 ) -> int:
-    """Build the shards that are not done; give how many they were."""
+    """Build the shards that are not done, and return their number."""
     journal.sweep()
     tasks = [
         ShardTask(shard.path, shard.split, plan.items_of(shard))
@@ -285,10 +287,10 @@ def _build_rest(
     ]
     left = sum(len(task.items) for task in tasks)
     failures = [failure for built in start.done.values() for failure in built.failures]
-    budget = _budget(build.budget, len(plan.items))
+    budget = int(error_limit(build.budget, len(plan.items)))
     meter.start("building", len(plan.items), len(plan.items) - left)
     meter.shards, meter.failures = len(start.done), len(failures)
-    work = ShardWork(items, build.maker, _target(build, start.folder, meta), budget)
+    work = ShardWork(items, build.builder, _output(build, start.folder, meta), budget)
     try:
         for _, built in build.engine.run(work, tasks, meter.tell):
             journal.add(built)
@@ -303,22 +305,12 @@ def _build_rest(
     return len(tasks)
 
 
-def _budget(asked: float, count: int | None) -> int:
-    if asked < 0:
-        raise OptionError("an error budget counts items", expected="0 or more, or a share", found=asked)
-    if type(asked) is not float or asked >= 1:
-        return int(asked)
-    if count is None:
-        raise OptionError("a stream has no length to take a share of", expected="a number of items", found=asked)
-    return int(asked * count)
-
-
-def _target(build: Build, folder: str, meta: bytes) -> Target:
+def _output(build: Build, folder: str, meta: bytes) -> ShardOutput:
     write = build.write
-    return Target(folder, write.compression, write.level, write.mtime, write.hashed, write.durable, meta)
+    return ShardOutput(folder, write.compression, write.level, write.mtime, write.hashed, write.durable, meta)
 
 
-def _run_stream(items: Any, build: Build, meta: bytes, meter: Meter) -> _Done:
+def _run_stream(items: Any, build: Build, meta: bytes, meter: ProgressMeter) -> _Outcome:
     if build.plan.shuffle or (build.plan.sample is not None and type(build.plan.sample) is not float):
         raise OptionError(
             "a stream cannot be shuffled, nor a number of its samples be drawn",
@@ -327,10 +319,10 @@ def _run_stream(items: Any, build: Build, meta: bytes, meter: Meter) -> _Done:
         )
     if build.retry:
         raise OptionError("a stream's samples cannot be asked for again", expected="retry=False")
-    options = build.plan
-    if meta:
-        options = replace(options, max_bytes=max(options.max_bytes - _member_bytes(meta), 1))
-    journal = BuildJournal(build.place, _facts(build, {"source": "a stream", "count": None}, None))
+    options = _leave_room(build.plan, meta)
+    splits = [name for name, _ in build.plan.splits] or [build.plan.split or "train"]
+    facts = _facts(build, {"source": "a stream", "count": None}, None)
+    journal = BuildJournal(build.target, facts, splits, build.schema)
     start = journal.start(overwrite=build.overwrite, may_be_finished=False)
     journal.sweep()
     builts = list(start.done.values())
@@ -345,38 +337,40 @@ def _run_stream(items: Any, build: Build, meta: bytes, meter: Meter) -> _Done:
         meter.shards += 1
         meter.failures += len(built.failures)
 
-    target = _target(build, start.folder, meta)
-    stream = StreamBuild(build.maker, target, options, build.dedupe, _budget(build.budget, None), add, meter.tell)
+    output = _output(build, start.folder, meta)
+    stream = StreamBuild(
+        build.builder, output, options, build.dedupe, int(error_limit(build.budget, None)), add, meter.tell
+    )
     stream.run(items, build.engine, start.done.values())
     if not builts:
         raise WriteError("the source gave no samples", expected="at least one")
-    return _by_name(builts), journal, written, stream.duplicates
+    return _by_split(builts), journal, written, stream.duplicates
 
 
-def _by_name(builts: list[BuiltShard]) -> list[BuiltShard]:
-    """In the order of their splits, then as written: two runs may have finished them in another order."""
+def _by_split(builts: list[BuiltShard]) -> list[BuiltShard]:
+    """Sort by split, then as written: two runs may have finished them in another order."""
     splits = sorted({built.split for built in builts})
     return [built for split in splits for built in builts if built.split == split]
 
 
 def _facts(build: Build, source: dict[str, Any], plan: Plan | None) -> dict[str, Any]:
-    """All that changes what is written, as JSON gives it back."""
-    options = {**asdict(build.plan), **asdict(build.write), "dedupe": build.dedupe, **build.asked}
-    options = {**options, "metadata": build.metadata}
-    return _plain(
+    """Return all that changes what is written, as plain JSON values."""
+    options = {**asdict(build.plan), **asdict(build.write), "dedupe": build.dedupe, **build.other_options}
+    options["metadata"] = build.metadata
+    return _to_plain(
         {
             **source,
-            "function": build.maker.mark,
+            "function": build.builder.mark,
             "options": options,
             "plan": None if plan is None else plan.fingerprint,
         }
     )
 
 
-def _plain(value: Mapping[str, Any]) -> dict[str, Any]:
-    """As JSON would give it back. Raises OptionError when it cannot be JSON."""
+def _to_plain(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a mapping as JSON gives it back. Raises OptionError when it cannot be JSON."""
     try:
-        found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(dict(value)))
+        plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(dict(value)))
     except (TypeError, ValueError) as error:
         raise OptionError("metadata must be JSON", found=str(error)) from error
-    return found
+    return plain

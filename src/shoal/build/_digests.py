@@ -1,4 +1,4 @@
-"""Marks: short digests by which a rerun knows whether the source, the function or the samples are those of before."""
+"""Digests by which a rerun notices that the source, the function or the samples have changed."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["crc_of", "feed", "function_mark", "mark_of"]
+__all__ = ["checksum_sample", "digest_function", "digest_values", "update_digest"]
 
 
-def mark_of(*values: Any) -> str:
-    """A digest of plain values: equal for equal ones, in every process.
+def digest_values(*values: Any) -> str:
+    """Return a digest of plain values, equal for equal values in every process.
 
-    Example:
-        >>> mark_of({"a": 1}, "x") == mark_of({"a": 1}, "x"), mark_of(1) == mark_of("1")
+    Examples:
+        >>> digest_values({"a": 1}, "x") == digest_values({"a": 1}, "x"), digest_values(1) == digest_values("1")
         (True, False)
     """
     digest = hashlib.sha256()
     for value in values:
-        feed(digest.update, value)
+        update_digest(digest.update, value)
     return digest.hexdigest()[:32]
 
 
-def crc_of(sample: Any, before: int = 0) -> int:
-    """A quick checksum of a sample, carried on from the one ``before`` it."""
+def checksum_sample(sample: Any, before: int = 0) -> int:
+    """Return a crc32 of a sample, continued from ``before``, that of the samples before it."""
     crc = before
 
     def update(data: Any) -> None:
         nonlocal crc
         crc = zlib.crc32(data, crc)
 
-    feed(update, sample)
+    update_digest(update, sample)
     return crc
 
 
-def feed(update: Any, value: Any) -> None:
-    """A value as bytes that tell it from others. Of a strange object only its type counts: it has no lasting name."""
+def update_digest(update: Any, value: Any) -> None:
+    """Call ``update`` with bytes that identify a value. Of an object of an unknown type, only the type counts."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         update(b"b%d:" % len(value))
         update(value)
@@ -56,45 +56,42 @@ def feed(update: Any, value: Any) -> None:
     elif isinstance(value, Mapping):
         update(b"d%d:" % len(value))
         for name, inner in value.items():
-            feed(update, name)
-            feed(update, inner)
+            update_digest(update, name)
+            update_digest(update, inner)
     elif isinstance(value, (list, tuple, set, frozenset)):
         update(b"l%d:" % len(value))
         for inner in sorted(value, key=repr) if isinstance(value, (set, frozenset)) else value:
-            feed(update, inner)
+            update_digest(update, inner)
     else:
         update(f"{type(value).__module__}.{type(value).__qualname__};".encode())
 
 
-def function_mark(function: Any) -> str | None:
-    """A digest of a function's code and of the plain values it holds; None without a function.
+def digest_function(function: Any) -> str | None:
+    """Return a digest of a function's code, defaults and closure; None without a function.
 
-    A function that calls others is not followed: what those do may change unseen.
+    Functions that it calls are not followed, so a change in one of them is not noticed.
 
-    Example:
-        >>> function_mark(lambda x: x + 1) == function_mark(lambda x: x + 1)
+    Examples:
+        >>> digest_function(lambda x: x + 1) == digest_function(lambda x: x + 1)
         True
-        >>> function_mark(lambda x: x + 1) == function_mark(lambda x: x + 2)
+        >>> digest_function(lambda x: x + 1) == digest_function(lambda x: x + 2)
         False
     """
-    return None if function is None else mark_of(_facts_of(function))
+    return None if function is None else digest_values(_function_facts(function))
 
 
-def _facts_of(function: Any) -> Any:
+def _function_facts(function: Any) -> Any:
     if isinstance(function, functools.partial):
-        return ["partial", _facts_of(function.func), function.args, function.keywords]
+        return ["partial", _function_facts(function.func), function.args, function.keywords]
     if isinstance(function, types.MethodType):
-        return ["method", _facts_of(function.__func__), getattr(function.__self__, "__dict__", None)]
+        return ["method", _function_facts(function.__func__), getattr(function.__self__, "__dict__", None)]
     code = getattr(function, "__code__", None)
     if code is None:
         kind = function if isinstance(function, type) else type(function)
         return [getattr(function, "__qualname__", kind.__qualname__), getattr(function, "__dict__", None)]
-    held = [cell.cell_contents for cell in function.__closure__ or () if cell is not None]
-    return [_code_facts(code), function.__defaults__, function.__kwdefaults__, [_plain(value) for value in held]]
-
-
-def _plain(value: Any) -> Any:
-    return _facts_of(value) if callable(value) else value
+    values = [cell.cell_contents for cell in function.__closure__ or () if cell is not None]
+    closure = [_function_facts(value) if callable(value) else value for value in values]
+    return [_code_facts(code), function.__defaults__, function.__kwdefaults__, closure]
 
 
 def _code_facts(code: types.CodeType) -> list[Any]:

@@ -1,6 +1,6 @@
 """Engines that run the tasks of a build: local processes, or Ray.
 
-The order of results is the engine's own business; what is written does not depend on it.
+Engines may return results in any order: what is written does not depend on it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 from shoal.errors import MissingExtraError, OptionError, ShoalError, WorkerError
-from shoal.store import configure_all, configured
+from shoal.store._options import configure_all, configured
 
 from ._tasks import Control
 
@@ -29,10 +29,10 @@ __all__ = ["Engine", "LocalEngine", "RayEngine"]
 T = TypeVar("T")
 R = TypeVar("R")
 Work = Callable[[T, Control], R]
-"""Called with a task; pickled to where it runs."""
+"""Called with each task, in a worker; pickled."""
 Tell = Callable[[int, int], None]
-AHEAD = 4
-"""Tasks a worker that may be begun before the oldest is done, where results are wanted in order."""
+_TASKS_PER_WORKER = 4
+"""How many tasks per worker may be started before the oldest is done, where results are returned in order."""
 
 
 class Engine(Protocol):
@@ -80,7 +80,7 @@ class LocalEngine:
             return
         pool = _Pool(self.workers, self._method(), work, tell)
         try:
-            yield from pool.run(tasks, AHEAD * self.workers if ordered else None)
+            yield from pool.run(tasks, _TASKS_PER_WORKER * self.workers if ordered else None)
         finally:
             pool.close()
 
@@ -104,8 +104,8 @@ def _can_fork() -> bool:
     return sys.platform == "linux" and alone and "obstore" not in sys.modules
 
 
-class Queue(Generic[T]):
-    """Tasks going out and results coming back: in any order, or in order and then not far ahead."""
+class _TaskQueue(Generic[T]):
+    """Hands out tasks and takes results back. A ``window`` puts results in order and bounds the tasks in flight."""
 
     def __init__(self, tasks: Iterable[T], window: int | None) -> None:
         self._tasks = enumerate(tasks)
@@ -115,7 +115,7 @@ class Queue(Generic[T]):
         self._waiting: dict[int, tuple[T, Any]] = {}
 
     def take(self) -> tuple[int, T] | None:
-        """The next task with its number; None when there is none, or none may be begun yet."""
+        """Return the next task with its number; None when there is none, or none may be started yet."""
         if self._window is not None and self._taken - self._wanted >= self._window:
             return None
         taken = next(self._tasks, None)
@@ -123,7 +123,7 @@ class Queue(Generic[T]):
         return taken
 
     def give(self, number: int, task: T, result: Any) -> Iterator[tuple[T, Any]]:
-        """Take back a result, and give those that are to be given now."""
+        """Add a result, and yield those that are due."""
         if self._window is None:
             yield task, result
             return
@@ -134,7 +134,7 @@ class Queue(Generic[T]):
 
 
 class _Pool:
-    """Worker processes, each with a pipe of its own: whoever dies is known at once, and so is what it was at."""
+    """Worker processes, each with its own pipe, so that the death of one, and its task, are known at once."""
 
     def __init__(self, count: int, method: str, work: Any, tell: Tell) -> None:
         self._count = count
@@ -145,18 +145,18 @@ class _Pool:
         self._busy: dict[Any, tuple[int, Any]] = {}
 
     def run(self, tasks: Iterable[Any], window: int | None) -> Iterator[tuple[Any, Any]]:
-        """Results as they come; with a ``window`` in order, and no task is begun that far ahead of one not done."""
+        """Yield results as they come; with a ``window``, in order, and with at most so many tasks in flight."""
         from multiprocessing.connection import wait
 
-        queue = Queue(tasks, window)
+        queue = _TaskQueue(tasks, window)
         idle: list[Any] = []
         while True:
-            self._hand_out(queue, idle)
+            self._start_tasks(queue, idle)
             if not self._busy:
                 return
             done = []
             for pipe in wait(list(self._busy)):
-                kind, value = self._received(pipe)
+                kind, value = self._receive(pipe)
                 if kind == "told":
                     self._tell(*value)
                 elif kind == "raised":
@@ -164,15 +164,16 @@ class _Pool:
                 else:
                     idle.append(pipe)
                     done.append((*self._busy.pop(pipe), value))
-            self._hand_out(queue, idle)  # before anything is made of the results: no worker waits for that
+            self._start_tasks(queue, idle)  # before results are used, so that no worker waits for that
             for result in done:
                 yield from queue.give(*result)
 
-    def _hand_out(self, queue: Queue[Any], idle: list[Any]) -> None:
+    def _start_tasks(self, queue: _TaskQueue[Any], idle: list[Any]) -> None:
         while len(self._busy) < self._count and (taken := queue.take()) is not None:
             pipe = idle.pop() if idle else self._start()
             self._busy[pipe] = taken
-            self._send(pipe, taken[1])
+            with contextlib.suppress(BrokenPipeError):  # the worker has died, which the next `wait` notices
+                pipe.send(taken[1])
 
     def _start(self) -> Any:
         import multiprocessing
@@ -185,16 +186,12 @@ class _Pool:
         with warnings.catch_warnings():
             if self._method == "fork":
                 warnings.simplefilter("ignore", DeprecationWarning)  # threads of NumPy's, which know about forks
-            _start_process(process, self._work)
+            _start_process(process)
         theirs.close()
         self._processes[ours] = process
         return ours
 
-    def _send(self, pipe: Any, task: Any) -> None:
-        with contextlib.suppress(BrokenPipeError):  # it has died: the next `wait` tells
-            pipe.send(task)
-
-    def _received(self, pipe: Any) -> tuple[str, Any]:
+    def _receive(self, pipe: Any) -> tuple[str, Any]:
         try:
             kind, value = pipe.recv()
         except (EOFError, ConnectionResetError):
@@ -212,7 +209,7 @@ class _Pool:
         return kind, value
 
     def close(self) -> None:
-        """End all processes; those at work at once."""
+        """Terminate all processes."""
         for pipe in self._processes:
             pipe.close()
         for process in self._processes.values():
@@ -222,7 +219,7 @@ class _Pool:
         self._processes.clear()
 
 
-def _start_process(process: Any, work: Any) -> None:
+def _start_process(process: Any) -> None:
     try:
         process.start()
     except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -234,12 +231,12 @@ def _start_process(process: Any, work: Any) -> None:
 
 
 def _serve(pipe: Connection[Any, Any], work: Any, others: Sequence[Any], settings: Any) -> None:
-    """A worker: one task after the other until the pipe is closed."""
+    """Run tasks in a worker process until the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that waits
     for other in others:
         other.close()
     configure_all(settings)
-    control = Control(lambda samples, size: pipe.send(("told", (samples, size))), lambda: _check_wanted(pipe))
+    control = Control(lambda samples, size: pipe.send(("told", (samples, size))), lambda: _check_parent(pipe))
     while True:
         try:
             task = pipe.recv()
@@ -255,29 +252,19 @@ def _serve(pipe: Connection[Any, Any], work: Any, others: Sequence[Any], setting
             pipe.send(answer)
 
 
-def _check_wanted(pipe: Any) -> None:
-    """Nothing is sent to a worker at work, so what can be read is the end: the other process is gone."""
+def _check_parent(pipe: Any) -> None:
+    """Exit where the parent process has. A busy worker receives nothing, so a readable pipe means just that."""
     if pipe.poll():
         os._exit(1)
 
 
 def _sendable(error: BaseException) -> BaseException:
-    """The error, or one that says the same where it cannot be pickled."""
+    """Return the error, or a WorkerError with its message where it cannot be pickled."""
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301 - our own
     except Exception:  # noqa: BLE001 - whatever a user's exception does
         return WorkerError("a worker failed", found=f"{type(error).__name__}: {error}")
     return error
-
-
-def _ray() -> Any:
-    try:
-        import ray
-    except ImportError as error:
-        raise MissingExtraError(
-            "the package ray cannot be imported", found=error, hint="pip install 'shoal[ray]'"
-        ) from error
-    return ray
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,58 +284,63 @@ class RayEngine:
 
     @property
     def workers(self) -> int:
-        """How many tasks the cluster has room for."""
-        ray = self._connected()
+        """How many tasks the cluster runs at a time."""
+        ray = self._connect()
         own = float(self.options.get("num_cpus", 1)) or 1.0
         return max(1, int(ray.cluster_resources().get("CPU", 1) // own))
 
-    def _connected(self) -> Any:
-        ray = _ray()
+    def _connect(self) -> Any:
+        try:
+            import ray
+        except ImportError as error:
+            raise MissingExtraError(
+                "the package ray cannot be imported", found=error, hint="pip install 'shoal[ray]'"
+            ) from error
         if not ray.is_initialized():
             ray.init(address=self.address, log_to_driver=False)
         return ray
 
     def run(self, work: Work[T, R], tasks: Iterable[T], tell: Tell, *, ordered: bool = False) -> Iterator[tuple[T, R]]:
         """See `Engine.run`. Progress is told when a task is done: Ray carries nothing before."""
-        ray = self._connected()
+        ray = self._connect()
         count = self.workers
         remote = ray.remote(_call).options(**self.options)
-        held = ray.put((work, configured()))
-        queue = Queue(tasks, AHEAD * count if ordered else None)
+        shared = ray.put((work, configured()))
+        queue = _TaskQueue(tasks, _TASKS_PER_WORKER * count if ordered else None)
         running: dict[Any, tuple[int, T]] = {}
         try:
             while True:
-                # One more than there is room for waits at each worker, so that none is idle between two.
+                # One more task per worker than it runs, so that none is idle between two.
                 while len(running) < 2 * count and (taken := queue.take()) is not None:
-                    running[remote.remote(held, taken[1])] = taken
+                    running[remote.remote(shared, taken[1])] = taken
                 if not running:
                     return
                 done, _ = ray.wait(list(running), num_returns=1)
                 number, task = running.pop(done[0])
-                result, told = _result(ray, done[0], task)
-                tell(*told)
+                result, progress = _result(ray, done[0], task)
+                tell(*progress)
                 yield from queue.give(number, task, result)
         finally:
             for reference in running:
                 ray.cancel(reference, force=True)
 
 
-def _call(held: Any, task: Any) -> tuple[Any, tuple[int, int]]:
-    """In a worker of Ray's: do the work; give what it told, too."""
-    work, settings = held
+def _call(shared: Any, task: Any) -> tuple[Any, tuple[int, int]]:
+    """Run a task in a worker of Ray; return its result and the progress that it reported."""
+    work, settings = shared
     configure_all(settings)
-    told = [0, 0]
+    progress = [0, 0]
 
     def tell(samples: int, size: int) -> None:
-        told[0] += samples
-        told[1] += size
+        progress[0] += samples
+        progress[1] += size
 
     result = work(task, Control(tell))
-    return result, (told[0], told[1])
+    return result, (progress[0], progress[1])
 
 
 def _result(ray: Any, reference: Any, task: Any) -> Any:
-    """What a task returned. The one place where Ray's errors become ours."""
+    """Return the result of a task, or raise its error. Ray's own errors become WorkerError."""
     try:
         return ray.get(reference)
     except ray.exceptions.RayTaskError as error:

@@ -1,15 +1,17 @@
-"""Findings of verify and results of repair, as values."""
+"""Results of verify and repair: findings and what became of each shard, as values and as an HTML page."""
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from html import escape
 from typing import Any, Literal
 
-from shoal.codec import decode_spec, decoders
+from shoal.codec._dispatch import decode_spec, decoders
 from shoal.errors import ShoalError
-from shoal.shard import Decoders, Problem
+from shoal.shard._shard import Decoders
+from shoal.shard._verify import Problem, ShardReport
 
 __all__ = [
     "Action",
@@ -18,10 +20,12 @@ __all__ = [
     "Repair",
     "Severity",
     "ShardRepair",
-    "by_severity",
-    "error_of",
+    "Verification",
+    "error_finding",
     "every_decoder",
-    "note_of",
+    "note_finding",
+    "report_page",
+    "sort_by_severity",
 ]
 
 Severity = Literal["error", "warning", "note"]
@@ -67,16 +71,16 @@ _OTHER = ("something is not as it was written", _REPAIR)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that verify found.
+    """One problem that verify found.
 
-    Example:
+    Examples:
         >>> print(Finding("error", "data", "the bytes changed", "bits flip", "run `shoal repair`", "a.tar", key="k1"))
         the bytes changed (shard a.tar, key k1)
     """
 
     severity: Severity
     rule: str
-    """A short name for this kind of finding, the same for ever: to count by, or to look for."""
+    """A short, stable name for this kind of finding."""
     what: str
     why: str
     advice: str
@@ -97,13 +101,13 @@ class Finding:
         return text if self.count == 1 else f"{text}, {self.count:,} times"
 
 
-def by_severity(findings: list[Finding]) -> tuple[Finding, ...]:
-    """The worst first; otherwise in the order they have."""
+def sort_by_severity(findings: list[Finding]) -> tuple[Finding, ...]:
+    """Return the findings with the worst first; otherwise in the given order."""
     return tuple(sorted(findings, key=lambda each: _RANKS[each.severity]))
 
 
-def error_of(problem: Problem) -> Finding:
-    """A problem of one shard, with its explanation."""
+def error_finding(problem: Problem) -> Finding:
+    """Return a problem of one shard as an error, with its explanation."""
     why, advice = _WORDS.get(problem.kind, _OTHER)
     return Finding(
         "error",
@@ -120,8 +124,8 @@ def error_of(problem: Problem) -> Finding:
     )
 
 
-def note_of(problem: Problem) -> Finding:
-    """What is worth knowing of one shard."""
+def note_finding(problem: Problem) -> Finding:
+    """Return a note about one shard."""
     if "no index" in problem.problem:
         why, advice = "only the tar's own structure could be judged", "index the dataset: `shoal index`"
         return Finding("note", "no-index", problem.problem, why, advice, problem.shard)
@@ -129,9 +133,46 @@ def note_of(problem: Problem) -> Finding:
 
 
 def every_decoder() -> Callable[[Sequence[str]], Decoders]:
-    """What ``decode=True`` decodes, and pictures where a decoder for them is installed."""
+    """Return what makes the decoders of ``decode=True``, and of images where Pillow is installed."""
     spec = decode_spec("numpy" if importlib.util.find_spec("PIL") else True)
     return lambda fields: decoders(spec, fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """The result of verify."""
+
+    path: str
+    shards: tuple[ShardReport, ...]
+    findings: tuple[Finding, ...]
+    """The worst first."""
+    fields: dict[str, int]
+    """Each field and how many samples have it."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether there are no errors; there may be warnings."""
+        return not self.count("error")
+
+    @property
+    def samples(self) -> int:
+        """How many samples were found."""
+        return sum(shard.samples for shard in self.shards)
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes the shards have."""
+        return sum(shard.bytes for shard in self.shards)
+
+    def count(self, severity: str) -> int:
+        """How many findings of this severity there are."""
+        return sum(finding.severity == severity for finding in self.findings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain values for JSON."""
+        shards = [{"ok": shard.ok, **asdict(shard)} for shard in self.shards]
+        totals = {"ok": self.ok, "path": self.path, "samples": self.samples, "bytes": self.bytes, "fields": self.fields}
+        return {**totals, "findings": [asdict(finding) for finding in self.findings], "shards": shards}
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +243,131 @@ class Repair:
         return not self.lost and all(shard.action not in ("missing", "quarantined") for shard in self.shards)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can say it."""
+        """Return the report as plain values for JSON."""
         totals = {"complete": self.complete, "saved": self.saved, "lost": self.lost, "changed": len(self.changed)}
         return {**totals, **asdict(self)}
+
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem; color: #1a1c20;
+  background: #fff }
+h1 { font-size: 1.4rem } h2 { font-size: 1.1rem; margin-top: 2rem }
+table { border-collapse: collapse; width: 100% }
+th, td { text-align: left; vertical-align: top; padding: .35rem .6rem; border-bottom: 1px solid #d5d9e0;
+  overflow-wrap: anywhere }
+th { font-weight: 600 } td.number { text-align: right; font-variant-numeric: tabular-nums }
+.error, .quarantined, .missing { color: #a3140f } .warning, .rewritten { color: #7a4b00 }
+.note, .sound { color: #2c5f2d } .mark { font-weight: 600; white-space: nowrap }
+.small { color: #4a505b; font-size: .9rem }
+dl { display: grid; grid-template-columns: max-content auto; gap: .2rem 1rem }
+dt { color: #4a505b } dd { margin: 0 }
+@media (prefers-color-scheme: dark) {
+  body { color: #e4e7ec; background: #15171b } th, td { border-color: #363b45 } .small, dt { color: #a5adba }
+  .error, .quarantined, .missing { color: #ff8a80 } .warning, .rewritten { color: #ffc46b }
+  .note, .sound { color: #8fd694 }
+}
+"""
+_MAX_ROWS = 2000
+"""The rest is in the JSON report."""
+
+
+def report_page(report: Verification | Repair) -> str:
+    """Return the report as one self-contained HTML page.
+
+    Examples:
+        >>> import shoal
+        >>> from shoal.build import report_page, verify
+        >>> with shoal.ShardWriter("memory://doc/page/a.tar") as writer:
+        ...     writer.write({"__key__": "k", "txt": "hello"})
+        >>> report_page(verify("memory://doc/page")).startswith("<!doctype html>")
+        True
+    """
+    if isinstance(report, Verification):
+        return _page(f"Verification of {report.path}", [_verification_html(report), _findings_html(report.findings)])
+    title = f"{'What a repair would do to' if report.dry_run else 'Repair of'} {report.path}"
+    return _page(title, [_repair_html(report), _shards_html(report.shards), *map(_lost_html, report.changed)])
+
+
+def _page(title: str, parts: Iterable[str]) -> str:
+    head = f'<meta charset="utf-8"><title>{escape(title)}</title><style>{_STYLE}</style>'
+    body = f"<h1>{escape(title)}</h1>{''.join(parts)}"
+    return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>{body}</body></html>\n'
+
+
+def _facts_list(facts: Sequence[tuple[str, object]]) -> str:
+    return f"<dl>{''.join(f'<dt>{escape(name)}</dt><dd>{escape(_text(value))}</dd>' for name, value in facts)}</dl>"
+
+
+def _text(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table; its cells must be HTML already."""
+    head = "".join(f"<th>{escape(name)}</th>" for name in columns)
+    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows[:_MAX_ROWS])
+    more = len(rows) - _MAX_ROWS
+    rest = f'<p class="small">and {more:,} more, which the JSON report has</p>' if more > 0 else ""
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{rest}"
+
+
+def _badge(word: str) -> str:
+    return f'<span class="mark {escape(word)}">{escape(word)}</span>'
+
+
+def _verification_html(report: Verification) -> str:
+    counts = [(f"{name}s", report.count(name)) for name in ("error", "warning", "note")]
+    facts = [("shards", len(report.shards)), ("samples", report.samples), ("bytes", report.bytes), *counts]
+    fields = ", ".join(f"{name} ({count:,})" for name, count in report.fields.items())
+    return _facts_list([("state", "damaged" if not report.ok else "whole"), *facts, ("fields", fields)])
+
+
+def _findings_html(findings: Sequence[Finding]) -> str:
+    if not findings:
+        return "<p>Nothing was found.</p>"
+    rows = [(_badge(each.severity), _what_html(each), _where_html(each), escape(each.advice)) for each in findings]
+    return f"<h2>Findings</h2>{_table(('', 'what', 'where', 'what to do'), rows)}"
+
+
+def _what_html(finding: Finding) -> str:
+    facts = (("expected", finding.expected), ("found", finding.found))
+    said = ", ".join(f"{word} {value}" for word, value in facts if value is not None)
+    often = f" ({finding.count:,} times)" if finding.count > 1 else ""
+    text = f"{finding.what}{': ' + said if said else ''}{often}"
+    return f'{escape(text)}<br><span class="small">{escape(finding.why)} [{escape(finding.rule)}]</span>'
+
+
+def _where_html(finding: Finding) -> str:
+    facts = (("shard", finding.shard), ("key", finding.key), ("field", finding.field), ("byte", finding.offset))
+    return "<br>".join(f"{word} {escape(str(value))}" for word, value in facts if value is not None)
+
+
+def _repair_html(report: Repair) -> str:
+    facts: list[tuple[str, object]] = [("shards", len(report.shards)), ("changed", len(report.changed))]
+    facts += [("samples", report.saved), ("samples lost", report.lost), ("repaired dataset", report.output)]
+    return _facts_list(facts)
+
+
+def _shards_html(shards: Sequence[ShardRepair]) -> str:
+    rows = [
+        (
+            _badge(each.action),
+            escape(each.url),
+            f"{each.saved:,}",
+            f"{each.lost_count:,}",
+            escape(each.proof or ""),
+            escape(each.quarantine or ""),
+        )
+        for each in shards
+        if each.action != "sound"
+    ]
+    if not rows:
+        return "<p>Every shard is sound.</p>"
+    return f"<h2>Shards</h2>{_table(('', 'shard', 'saved', 'lost', 'proof', 'kept at'), rows)}"
+
+
+def _lost_html(shard: ShardRepair) -> str:
+    reasons = "".join(f"<li>{escape(reason)}</li>" for reason in shard.reasons)
+    rows = [(escape(each.key), escape(each.reason), _text(each.offset)) for each in shard.lost]
+    lost = _table(("key", "why it is lost", "byte"), rows) if rows else ""
+    return f"<h2>{escape(shard.url)}</h2><ul>{reasons}</ul>{lost}"

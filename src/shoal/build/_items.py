@@ -1,6 +1,6 @@
-"""What shards are built from: numbered items that any process can read.
+"""Items that shards are built from: addressed by number, readable in any process.
 
-An ``Items`` is pickled to the workers, so it holds names, not open files; what it opens, it opens where it reads.
+An ``Items`` is pickled to the workers, so it holds names, and opens files only where it reads them.
 """
 
 from __future__ import annotations
@@ -14,32 +14,36 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from shoal.dataset import Dataset
+from shoal._typing import IntArray
+from shoal.dataset._dataset import Dataset
 from shoal.errors import OptionError
-from shoal.formats import SourceOptions, open_source
-from shoal.shard import CopySource, Manifest, Sample, ShardSource, Source, open_copy_source
-from shoal.store import ObjectInfo
+from shoal.formats._registry import SourceOptions, open_source
+from shoal.shard._copy import CopySource, open_copy_source
+from shoal.shard._manifest import Manifest
+from shoal.shard._shard import Sample
+from shoal.shard._source import ShardSource, Source
+from shoal.store._base import ObjectInfo
 
-from ._digests import crc_of, mark_of
+from ._digests import checksum_sample, digest_values
 
 __all__ = [
     "DatasetItems",
     "Items",
-    "ItemsOf",
+    "ItemsBase",
     "JoinedItems",
     "Read",
     "SequenceItems",
     "ShardItems",
     "SourceItems",
-    "at_once",
+    "SplitRuns",
+    "map_in_threads",
 ]
 
-Int64 = npt.NDArray[np.int64]
 Read = Sample | Exception
-"""An item as it was read, or why it could not be."""
-Runs = Mapping[str, Sequence[tuple[int, int]]]
+"""An item, or the error of reading it."""
+SplitRuns = Mapping[str, Sequence[tuple[int, int]]]
+"""For each split, the half-open ranges of its items."""
 _PROBES = 64
 _THREADS = 16
 
@@ -51,45 +55,45 @@ class Items(Protocol):
 
     @property
     def identity(self) -> str:
-        """Differs where the items may: names, sizes and times of files, or a digest of some of the samples."""
+        """A digest that differs where the items may: of names, sizes and times of files, or of some of the samples."""
         ...
 
-    def sizes(self) -> Int64 | None:
-        """The bytes each item takes of a tar as it is; None where that is not known."""
+    def sizes(self) -> IntArray | None:
+        """The bytes that each item takes in a tar if it is written unchanged; None where that is not known."""
         ...
 
-    def splits(self) -> Runs | None:
-        """Which runs of items are of which split; None where the source has no splits."""
+    def splits(self) -> SplitRuns | None:
+        """The items of each split; None where the source has no splits."""
         ...
 
-    def read(self, numbers: Int64) -> list[Read]:
-        """These items, in this order; an item that cannot be read is the exception that says why."""
+    def read(self, numbers: IntArray) -> list[Read]:
+        """Read items, in the given order; an item that cannot be read is its exception."""
         ...
 
 
-class ItemsOf(ABC):
-    """What most kinds of items have in common: read some at once, and when that fails, one by one."""
+class ItemsBase(ABC):
+    """Base class for items that are read together and, when that fails, one by one."""
 
-    def splits(self) -> Runs | None:
+    def splits(self) -> SplitRuns | None:
         """None: most sources have no splits."""
         return None
 
-    def sizes(self) -> Int64 | None:
+    def sizes(self) -> IntArray | None:
         """None: not known."""
         return None
 
-    def read(self, numbers: Int64) -> list[Read]:
-        """These items; each error stands in the place of its item."""
+    def read(self, numbers: IntArray) -> list[Read]:
+        """Read items, in the given order; an item that cannot be read is its exception."""
         try:
             return list(self._samples(numbers))
-        except Exception as error:  # noqa: BLE001 - whatever a user's dataset raises is told of its item
-            return [error] if len(numbers) == 1 else [found for number in numbers for found in self.read(number[None])]
+        except Exception as error:  # noqa: BLE001 - a user's dataset may raise anything
+            return [error] if len(numbers) == 1 else [item for number in numbers for item in self.read(number[None])]
 
     @abstractmethod
-    def _samples(self, numbers: Int64) -> Sequence[Any]: ...
+    def _samples(self, numbers: IntArray) -> Sequence[Any]: ...
 
 
-class SourceItems(ItemsOf):
+class SourceItems(ItemsBase):
     """A path that a format opens: tables, TFRecord files, arrays."""
 
     def __init__(self, path: Any, options: SourceOptions, format_name: str | None) -> None:
@@ -112,13 +116,13 @@ class SourceItems(ItemsOf):
     def identity(self) -> str:
         """Of the files' names, sizes and times."""
         infos: Sequence[ObjectInfo] = getattr(self.source, "infos", ())
-        return mark_of([(info.url, info.size, info.version) for info in infos], len(self))
+        return digest_values([(info.url, info.size, info.version) for info in infos], len(self))
 
-    def _samples(self, numbers: Int64) -> Sequence[Any]:
+    def _samples(self, numbers: IntArray) -> Sequence[Any]:
         return self.source.read(numbers)
 
 
-class ShardItems(ItemsOf):
+class ShardItems(ItemsBase):
     """Tar shards: the samples in view, as the bytes that are stored."""
 
     def __init__(self, dataset: Dataset[Any]) -> None:
@@ -133,13 +137,15 @@ class ShardItems(ItemsOf):
         source = self._dataset.source
         if not isinstance(source, ShardSource):
             raise OptionError("this dataset has no shards of its own", found=type(source).__name__)
-        if source.known_length is None:  # to count its samples, every shard must be opened: then that is all
-            self._held.update((number, open_copy_source(source, number)) for number in range(len(source.shards)))
+        if source.known_length is None:  # counting its samples opens every shard: keep what copying needs
+            self._copy_sources.update(
+                (number, open_copy_source(source, number)) for number in range(len(source.shards))
+            )
         return source
 
     @functools.cached_property
-    def rows(self) -> Int64:
-        """The number in the shards of each item: deleted samples, and those a query left out, are no items."""
+    def rows(self) -> IntArray:
+        """The row of each item in the shards: samples that were deleted, or left out by a query, are not items."""
         return self._dataset.numbers
 
     def __len__(self) -> int:
@@ -148,24 +154,24 @@ class ShardItems(ItemsOf):
     @property
     def identity(self) -> str:
         """Of the shards' sizes and first headers, and of which samples are in view."""
-        indexes = [self.held(number).index for number in range(len(self.source.shards))]
+        indexes = [self.copy_source(number).index for number in range(len(self.source.shards))]
         facts = [[index.facts.size, index.facts.head_crc, len(index)] for index in indexes]
-        return mark_of([ref.url for ref in self.source.shards], facts, self.rows)
+        return digest_values([ref.url for ref in self.source.shards], facts, self.rows)
 
-    def held(self, number: int) -> CopySource:
-        """A shard's index and where its samples are, kept: planning and copying both ask."""
-        found = self._held.get(number)
-        if found is None:
-            found = self._held[number] = open_copy_source(self.source, number)
-        return found
+    def copy_source(self, number: int) -> CopySource:
+        """A shard's index and where its samples are; cached, since planning and copying both need it."""
+        cached = self._copy_sources.get(number)
+        if cached is None:
+            cached = self._copy_sources[number] = open_copy_source(self.source, number)
+        return cached
 
     @functools.cached_property
-    def _held(self) -> dict[int, CopySource]:
+    def _copy_sources(self) -> dict[int, CopySource]:
         return {}
 
-    def sizes(self) -> Int64:
+    def sizes(self) -> IntArray:
         """Exact: samples keep the bytes they have."""
-        sizes = [self.held(number).sizes for number in range(len(self.source.shards))]
+        sizes = [self.copy_source(number).sizes for number in range(len(self.source.shards))]
         return np.concatenate([np.empty(0, np.int64), *sizes])[self.rows]
 
     @property
@@ -173,12 +179,12 @@ class ShardItems(ItemsOf):
         """The dataset's manifest, where it has one."""
         return self.source.manifest
 
-    def splits(self) -> Runs | None:
-        """The manifest's, of a whole dataset whose samples are in their order."""
+    def splits(self) -> SplitRuns | None:
+        """Those of the manifest, where the dataset has all of its shards, in order."""
         manifest = self.source.manifest
         records = [] if manifest is None else list(manifest.shards)
-        whole = len(records) == len(self.source.shards) and bool((np.diff(self.rows) > 0).all())
-        if manifest is None or not whole:
+        is_whole = len(records) == len(self.source.shards) and bool((np.diff(self.rows) > 0).all())
+        if manifest is None or not is_whole:
             return None
         runs: dict[str, Sequence[tuple[int, int]]] = {}
         at = 0
@@ -188,12 +194,12 @@ class ShardItems(ItemsOf):
             at += len(own)
         return runs
 
-    def _samples(self, numbers: Int64) -> Sequence[Any]:
+    def _samples(self, numbers: IntArray) -> Sequence[Any]:
         return self.source.read(self.rows[numbers])
 
 
-class DatasetItems(ItemsOf):
-    """A shoal Dataset, as it is seen: its view, its decoding, its stages."""
+class DatasetItems(ItemsBase):
+    """The samples of a `Dataset` as it yields them: with its view, its decoding and its stages."""
 
     def __init__(self, dataset: Dataset[Any]) -> None:
         self._dataset = dataset
@@ -206,12 +212,12 @@ class DatasetItems(ItemsOf):
         """The dataset's own."""
         return self._dataset.fingerprint
 
-    def _samples(self, numbers: Int64) -> Sequence[Any]:
+    def _samples(self, numbers: IntArray) -> Sequence[Any]:
         return self._dataset.samples_at(numbers)
 
 
-class SequenceItems(ItemsOf):
-    """Anything with a length and positions: lists of samples, Hugging Face datasets, map-style datasets of PyTorch."""
+class SequenceItems(ItemsBase):
+    """Any sequence: lists of samples, Hugging Face datasets, map-style datasets of PyTorch."""
 
     def __init__(self, samples: Any) -> None:
         self._values = samples
@@ -221,16 +227,18 @@ class SequenceItems(ItemsOf):
 
     @property
     def identity(self) -> str:
-        """A Hugging Face dataset's own, a list's content; else of the length, and of some samples over the whole."""
+        """The fingerprint of a Hugging Face dataset, the content of a list; else the length and some of the samples."""
         own = getattr(self._values, "_fingerprint", None)
         if isinstance(own, str):
             return own
         if isinstance(self._values, (list, tuple)):
-            return mark_of(len(self), functools.reduce(lambda crc, sample: crc_of(sample, crc), self._values, 0))
-        places = np.unique(np.linspace(0, max(len(self) - 1, 0), min(_PROBES, len(self))).astype(np.int64))
-        return mark_of(len(self), [self._values[place] for place in places.tolist()])
+            return digest_values(
+                len(self), functools.reduce(lambda crc, sample: checksum_sample(sample, crc), self._values, 0)
+            )
+        probes = np.unique(np.linspace(0, max(len(self) - 1, 0), min(_PROBES, len(self))).astype(np.int64))
+        return digest_values(len(self), [self._values[probe] for probe in probes.tolist()])
 
-    def _samples(self, numbers: Int64) -> Sequence[Any]:
+    def _samples(self, numbers: IntArray) -> Sequence[Any]:
         return [self._values[number] for number in numbers.tolist()]
 
 
@@ -251,12 +259,12 @@ class JoinedItems:
         """Of all parts."""
         return hashlib.sha256("\0".join(part.identity for part in self.parts).encode()).hexdigest()
 
-    def sizes(self) -> Int64 | None:
+    def sizes(self) -> IntArray | None:
         """Known where all are."""
-        found = [sizes for part in self.parts if (sizes := part.sizes()) is not None]
-        return np.concatenate(found) if len(found) == len(self.parts) else None
+        known = [sizes for part in self.parts if (sizes := part.sizes()) is not None]
+        return np.concatenate(known) if len(known) == len(self.parts) else None
 
-    def splits(self) -> Runs | None:
+    def splits(self) -> SplitRuns | None:
         """A split has the runs that all parts have of it; a part without splits is all ``train``."""
         own = [part.splits() for part in self.parts]
         if not any(own):
@@ -271,21 +279,20 @@ class JoinedItems:
         """Which part an item is of."""
         return bisect.bisect_right(self.starts, number) - 1
 
-    def read(self, numbers: Int64) -> list[Read]:
-        """Each part is asked once for all it has."""
-        found: list[Read] = [{}] * len(numbers)
-        of = np.searchsorted(self.starts, numbers, "right") - 1
-        for part in np.unique(of).tolist():
-            places = np.flatnonzero(of == part)
-            for place, read in zip(
-                places.tolist(), self.parts[part].read(numbers[places] - self.starts[part]), strict=True
-            ):
-                found[place] = read
-        return found
+    def read(self, numbers: IntArray) -> list[Read]:
+        """Read items, with one read of each part."""
+        reads: list[Read] = [{}] * len(numbers)
+        parts = np.searchsorted(self.starts, numbers, "right") - 1
+        for part in np.unique(parts).tolist():
+            at = np.flatnonzero(parts == part)
+            own = self.parts[part].read(numbers[at] - self.starts[part])
+            for position, read in zip(at.tolist(), own, strict=True):
+                reads[position] = read
+        return reads
 
 
-def at_once(work: Any, values: Sequence[Any], *, threads: int = _THREADS) -> Iterator[Any]:
-    """What ``work`` gives for each value, in order, several at a time: for what waits for answers."""
+def map_in_threads(work: Any, values: Sequence[Any], *, threads: int = _THREADS) -> Iterator[Any]:
+    """Yield ``work(value)`` for each value, in order, with several calls in flight; for work that waits for a store."""
     if len(values) < 2:
         yield from map(work, values)
         return

@@ -1,7 +1,7 @@
-"""What other readers make of a dataset: webdataset, Hugging Face ``datasets``, NVIDIA DALI.
+"""Compatibility rules of other readers: webdataset, Hugging Face ``datasets``, NVIDIA DALI.
 
-Each rule is a fact about one of them, tested against the real package where that can be installed. A rule that is
-broken is a warning when that reader fails or loses data, a note when it only matters to know.
+Each rule is a fact about one of them, tested against the real package where that can be installed. A violation is a
+warning when that reader fails or loses data, else a note.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from dataclasses import dataclass
 
 from ._findings import Finding, Severity
 
-__all__ = ["READERS", "RULES", "LintRule", "hf_name", "lint_finding", "name_breaches"]
+__all__ = ["READERS", "RULES", "LintRule", "hf_name", "lint_finding", "name_violations"]
 
 READERS = ("webdataset", "huggingface", "dali")
-"""The readers that are asked about."""
+"""The readers whose rules are checked."""
 
 
 @dataclass(frozen=True, slots=True)
 class LintRule:
-    """One way in which a dataset may surprise a reader."""
+    """One way in which a dataset may not work with a reader."""
 
     name: str
     readers: tuple[str, ...]
@@ -112,7 +112,8 @@ _TABLE = (
         _ALL,
         "warning",
         "a key comes back after other keys",
-        "only neighbours make a sample: every reader gives its members as several samples, each without the others",
+        "other readers give its members as several samples, each without the others; here an index joins them, and a"
+        " stream raises InterleavedKeyError",
         "sort the members: `tar --sort=name`, or `shoal pack`",
     ),
     LintRule(
@@ -218,16 +219,16 @@ _RESERVED = re.compile(r"__[^/]*__(?:$|/)")
 def lint_finding(
     rule: str, shard: str | None = None, key: str | None = None, *, found: str | None = None, count: int = 1
 ) -> Finding:
-    """A breach of a rule, at its first place."""
+    """Return the finding that a rule is violated, at its first place."""
     known = RULES[rule]
     return Finding(known.severity, rule, known.what, known.why, known.advice, shard, key, found=found, count=count)
 
 
-def name_breaches(names: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Each rule that a name breaks, with the name. Names that are plain, as nearly all are, cost next to nothing.
+def name_violations(names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield each rule that a name violates, with the name. Plain names, as nearly all are, are checked in one go.
 
-    Example:
-        >>> list(name_breaches(["a.jpg", "b.JPG", "d/._c.jpg", "README"]))
+    Examples:
+        >>> list(name_violations(["a.jpg", "b.JPG", "d/._c.jpg", "README"]))
         [('case', 'b.JPG'), ('dotfile', 'd/._c.jpg'), ('dropped-name', 'README')]
     """
     names = list(names)
@@ -235,11 +236,11 @@ def name_breaches(names: Iterable[str]) -> Iterator[tuple[str, str]]:
     if _PLAIN.fullmatch(joined) and not _HAS_PICKLE.search(joined):
         return
     for name in names:
-        for rule in _broken_by(name):
+        for rule in _violations_of_name(name):
             yield rule, name
 
 
-def _broken_by(name: str) -> Iterator[str]:
+def _violations_of_name(name: str) -> Iterator[str]:
     if _RESERVED.match(name):  # metadata by agreement: everybody passes it over
         return
     base = name.rpartition("/")[2]
@@ -249,10 +250,10 @@ def _broken_by(name: str) -> Iterator[str]:
     elif pair is None:
         yield "dropped-name"
     else:
-        yield from _broken_by_sample(name, base, pair[2])
+        yield from _violations_of_member(name, base, pair[2])
 
 
-def _broken_by_sample(name: str, base: str, field: str) -> Iterator[str]:
+def _violations_of_member(name: str, base: str, field: str) -> Iterator[str]:
     if base.startswith("__"):
         yield "dunder-name"
     if field != field.lower():
@@ -268,9 +269,9 @@ def _broken_by_sample(name: str, base: str, field: str) -> Iterator[str]:
 
 
 def hf_name(name: str) -> tuple[str, str] | None:
-    """The key and field that Hugging Face reads in a name; None when it passes it over.
+    """Return the key and field that Hugging Face reads in a name; None for a name that it skips.
 
-    Example:
+    Examples:
         >>> hf_name("d/a.JPG"), hf_name("d/__a.jpg"), hf_name("a")
         (('d/a', 'JPG'), None, None)
     """

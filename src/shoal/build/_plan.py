@@ -1,8 +1,8 @@
-"""The plan: which source item goes into which shard, at which place. Pure values, fixed before any work begins.
+"""Plan which item goes into which shard, and in which order, before anything is written.
 
-Because the plan is a function of how many items there are, how large they are, and what was asked, the bytes that are
-written depend on neither the number of workers, nor the engine, nor on how often the work was interrupted. An item that
-fails is missing from its own shard; no other item moves.
+The plan depends only on the number and sizes of the items and on the options. So the bytes that are written depend
+neither on the number of workers, nor on the engine, nor on interruptions. An item that fails is missing from its own
+shard; no other item moves.
 """
 
 from __future__ import annotations
@@ -14,24 +14,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from shoal._typing import IntArray
 from shoal.errors import OptionError
-from shoal.order import key_of, permute
-from shoal.store import numbered_name
+from shoal.order._permutation import key_of, permute
+from shoal.store._pattern import numbered_name
 
 __all__ = ["Plan", "PlanOptions", "PlannedShard", "is_sampled", "plan_shards", "shard_path", "split_by_hash"]
 
-Int64 = npt.NDArray[np.int64]
 _SAMPLING, _SPLITTING, _SHUFFLING = 1, 2, 3
-"""What a permutation is for: each has a key of its own."""
+"""What a permutation is for; each use has its own key."""
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-_STEPS = 24
+_MAX_BISECTIONS = 24
 
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """What is asked of a plan. Raises OptionError for what cannot be.
+    """The options of a plan. Raises OptionError for invalid ones.
 
     ``sample`` is a share of the items, or how many of them. ``splits`` are shares by name. Without ``splits``, items
     keep the split their source says, or are all of ``split``.
@@ -45,7 +44,7 @@ class PlanOptions:
     splits: tuple[tuple[str, float], ...] = ()
     split: str | None = None
     name: str = "{split}-%06d.tar"
-    """What shards are called, with places for their split and their number."""
+    """The pattern of shard names, with ``{split}`` and a number."""
 
     def __post_init__(self) -> None:
         if self.max_samples < 1 or self.max_bytes < 1:
@@ -86,10 +85,10 @@ class PlannedShard:
 class Plan:
     """Items in the order in which they are written, and where shards begin and end among them."""
 
-    items: Int64
+    items: IntArray
     shards: tuple[PlannedShard, ...]
 
-    def items_of(self, shard: PlannedShard) -> Int64:
+    def items_of(self, shard: PlannedShard) -> IntArray:
         """The numbers of the items of a shard, in order."""
         return self.items[shard.start : shard.stop]
 
@@ -106,9 +105,9 @@ def plan_shards(
     count: int,
     options: PlanOptions,
     *,
-    sizes: Int64 | None = None,
+    sizes: IntArray | None = None,
     splits: Mapping[str, Sequence[tuple[int, int]]] | None = None,
-    kept: Int64 | None = None,
+    kept: IntArray | None = None,
 ) -> Plan:
     """Plan shards for items ``0`` to ``count - 1``.
 
@@ -116,16 +115,16 @@ def plan_shards(
     them be, else in items. ``splits`` says which runs of items are of which split, where the source knows. ``kept`` are
     the items that are used at all, in ascending order.
 
-    Example:
+    Examples:
         >>> plan = plan_shards(10, PlanOptions(max_samples=4, splits=(("train", 0.8), ("test", 0.2))))
         >>> [(shard.path, shard.stop - shard.start) for shard in plan.shards]
         [('train-000000.tar', 4), ('train-000001.tar', 4), ('test-000000.tar', 2)]
     """
-    chosen = _sampled(np.arange(count) if kept is None else kept, options)
+    chosen = _draw_sample(np.arange(count) if kept is None else kept, options)
     groups, shards, start = [], [], 0
     for number, (split, members) in enumerate(_by_split(chosen, options, splits)):
-        own = _shuffled(members, options, number)
-        cuts = _cuts(len(own), None if sizes is None else sizes[own], options.max_samples, options.max_bytes)
+        own = _shuffle(members, options, number)
+        cuts = _cut_shards(len(own), None if sizes is None else sizes[own], options.max_samples, options.max_bytes)
         for place, (first, last) in enumerate(itertools.pairwise(cuts)):
             path = shard_path(options.name, split, place)
             shards.append(PlannedShard(path, split, start + first, start + last))
@@ -136,24 +135,26 @@ def plan_shards(
 
 
 def shard_path(name: str, split: str, number: int) -> str:
-    """What a shard is called."""
+    """Return the name of a shard."""
     return numbered_name(name.replace("{split}", split), number)
 
 
-def _sampled(items: Int64, options: PlanOptions) -> Int64:
-    """A sample, the same for the same seed, in the source's order."""
+def _draw_sample(items: IntArray, options: PlanOptions) -> IntArray:
+    """Draw a sample by the seed, and return it in the source's order."""
     if options.sample is None:
         return items
-    share = type(options.sample) is float
-    most = round(options.sample * len(items)) if share else min(int(options.sample), len(items))
-    return items[np.sort(permute(np.arange(most), len(items), key_of(options.seed, _SAMPLING)))] if most else items[:0]
+    is_share = type(options.sample) is float
+    count = round(options.sample * len(items)) if is_share else min(int(options.sample), len(items))
+    return (
+        items[np.sort(permute(np.arange(count), len(items), key_of(options.seed, _SAMPLING)))] if count else items[:0]
+    )
 
 
 def _by_split(
-    items: Int64, options: PlanOptions, runs: Mapping[str, Sequence[tuple[int, int]]] | None
-) -> Iterator[tuple[str, Int64]]:
+    items: IntArray, options: PlanOptions, runs: Mapping[str, Sequence[tuple[int, int]]] | None
+) -> Iterator[tuple[str, IntArray]]:
     if options.splits:
-        yield from _shares(items, options)
+        yield from _draw_splits(items, options)
     elif options.split is None and runs:
         for split, spans in runs.items():
             edges = np.searchsorted(items, np.array(spans, np.int64).reshape(-1, 2))
@@ -162,8 +163,8 @@ def _by_split(
         yield options.split or "train", items
 
 
-def _shares(items: Int64, options: PlanOptions) -> Iterator[tuple[str, Int64]]:
-    """Each split a random part, in the source's order; parts are within one item of their share."""
+def _draw_splits(items: IntArray, options: PlanOptions) -> Iterator[tuple[str, IntArray]]:
+    """Yield a random part for each split, in the source's order and within one item of its share."""
     mixed = permute(np.arange(len(items)), len(items), key_of(options.seed, _SPLITTING)) if len(items) else items
     edges = [round(len(items) * edge) for edge in np.cumsum([0.0, *(share for _, share in options.splits)]).tolist()]
     for (split, _), start, stop in zip(options.splits, edges[:-1], edges[1:], strict=True):
@@ -171,7 +172,7 @@ def _shares(items: Int64, options: PlanOptions) -> Iterator[tuple[str, Int64]]:
 
 
 def is_sampled(number: int, options: PlanOptions) -> bool:
-    """Whether an item of a stream, whose length nobody knows, is in the sample: by a hash of its number."""
+    """Whether an item of a stream, which has no length, is in the sample: by a hash of its number."""
     return options.sample is None or int(key_of(options.seed, _SAMPLING, number)) < options.sample * 2.0**64
 
 
@@ -184,27 +185,27 @@ def split_by_hash(number: int, options: PlanOptions) -> str:
     return options.splits[min(int(np.searchsorted(edges, point, "right")), len(edges) - 1)][0]
 
 
-def _shuffled(items: Int64, options: PlanOptions, number: int) -> Int64:
+def _shuffle(items: IntArray, options: PlanOptions, number: int) -> IntArray:
     if not options.shuffle or not len(items):
         return items
     return items[permute(np.arange(len(items)), len(items), key_of(options.seed, _SHUFFLING, number))]
 
 
-def _cuts(count: int, sizes: Int64 | None, max_samples: int, max_bytes: int) -> list[int]:
-    """Where shards begin, and the end: as few shards as may be, and those as equal as may be."""
+def _cut_shards(count: int, sizes: IntArray | None, max_samples: int, max_bytes: int) -> list[int]:
+    """Return where shards begin, and the end: as few shards as the limits allow, as equal as possible."""
     if not count:
         return [0]
     if sizes is None:
         shards = -(-count // max_samples)
         return [count * number // shards for number in range(shards + 1)]
     ends = np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
-    best = _filled(ends, max_samples, max_bytes)
+    best = _fill_shards(ends, max_samples, max_bytes)
     low, high = int(ends[-1]) // (len(best) - 1), max_bytes
-    for _ in range(_STEPS):  # the smallest limit that needs no more shards makes them equal
+    for _ in range(_MAX_BISECTIONS):  # the smallest limit that needs no more shards makes them equal
         if high - low <= max(high >> 12, 1):
             break
         middle = (low + high) // 2
-        tried = _filled(ends, max_samples, middle)
+        tried = _fill_shards(ends, max_samples, middle)
         if len(tried) > len(best):
             low = middle
         else:
@@ -212,8 +213,8 @@ def _cuts(count: int, sizes: Int64 | None, max_samples: int, max_bytes: int) -> 
     return best
 
 
-def _filled(ends: Int64, max_samples: int, limit: int) -> list[int]:
-    """Each shard filled up to the limits; one item larger than the limit is a shard of its own."""
+def _fill_shards(ends: IntArray, max_samples: int, limit: int) -> list[int]:
+    """Fill each shard up to the limits; an item larger than ``limit`` is a shard of its own."""
     cuts, at, count = [0], 0, len(ends) - 1
     while at < count:
         fits = int(np.searchsorted(ends, ends[at] + limit, "right")) - 1

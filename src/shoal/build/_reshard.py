@@ -1,4 +1,4 @@
-"""Datasets of shards into other shards: cut anew, joined, shuffled; the samples' bytes stay as they are."""
+"""`reshard` and `merge`: copy the samples of shards into other shards, without changing their bytes."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from shoal.dataset import Dataset
+from shoal.dataset._dataset import Dataset
 from shoal.errors import OptionError
-from shoal.shard import Manifest, WriteOptions
-from shoal.store import base_name
+from shoal.shard._manifest import Manifest
+from shoal.shard._writer import WriteOptions
+from shoal.store._url import base_name
 
-from ._build import Build, PathLike, Splits, engine_of, run_build
+from ._build import Build, PathLike, Splits, make_engine, run_build
 from ._engines import Engine
 from ._items import Items, JoinedItems, ShardItems
-from ._journal import place_of
+from ._journal import parse_build_target
 from ._plan import PlanOptions
 from ._report import BuildProgress, BuildReport
 from ._tasks import SampleBuilder
@@ -56,7 +57,7 @@ def reshard(
     data. Where that cannot be (compressed output, archives with other members between samples), they are read and
     written again. Resumable as `build_shards` is.
 
-    Example:
+    Examples:
         >>> import shoal
         >>> with shoal.ShardWriter("memory://doc/many/train-%06d.tar", max_samples=1) as writer:
         ...     for number in range(6):
@@ -65,20 +66,20 @@ def reshard(
         >>> [shard.samples for shard in report.shards]
         [3, 3]
     """
-    dataset = _opened(source, split, where)
+    dataset = _open_shards(source, split, where)
     items = ShardItems(dataset)
-    place = place_of(os.fspath(out))
+    target = parse_build_target(os.fspath(out))
     shares = tuple(splits.items() if isinstance(splits, Mapping) else splits or ())
     named = split if splits is None and (split is not None or items.splits() is None) else None
     build = Build(
-        place,
-        PlanOptions(max_samples, max_bytes, shuffle, seed, sample, shares, named, place.name),
+        target,
+        PlanOptions(max_samples, max_bytes, shuffle, seed, sample, shares, named, target.name),
         WriteOptions(max_samples, max_bytes, compression, level, hashed=hashed, durable=durable),
         SampleBuilder(),
-        engine_of(engine, workers),
+        make_engine(engine, workers),
         dedupe if isinstance(dedupe, bool) else tuple(dedupe),
         overwrite=overwrite,
-        **_kept_facts([items]),
+        **_common_manifest_facts([items]),
     )
     return run_build(items, build, progress)
 
@@ -109,7 +110,7 @@ def merge(
     datasets agree on is kept, and so is their schema where they have the same. Raises ErrorBudgetExceeded when a key
     would be twice in a shard.
 
-    Example:
+    Examples:
         >>> import shoal
         >>> for name in ("cats", "dogs"):
         ...     with shoal.ShardWriter(f"memory://doc/{name}/train-%06d.tar") as writer:
@@ -124,24 +125,24 @@ def merge(
     given = list(sources)
     if isinstance(sources, (str, os.PathLike)) or not given:
         raise OptionError("merging takes several datasets", expected="a list of them", found=repr(sources))
-    parts = [ShardItems(_opened(source, None, None)) for source in given]
+    parts = [ShardItems(_open_shards(source, None, None)) for source in given]
     items: Items = JoinedItems(parts)
-    place = place_of(os.fspath(out))
+    target = parse_build_target(os.fspath(out))
     prefixes = _prefixes(given, parts) if keys == "prefix" else ()
     build = Build(
-        place,
-        PlanOptions(max_samples, max_bytes, shuffle, seed, name=place.name),
+        target,
+        PlanOptions(max_samples, max_bytes, shuffle, seed, name=target.name),
         WriteOptions(max_samples, max_bytes, compression, level, hashed=hashed, durable=durable),
         SampleBuilder(numbered=keys == "number", prefixes=prefixes),
-        engine_of(engine, workers),
+        make_engine(engine, workers),
         dedupe if isinstance(dedupe, bool) else tuple(dedupe),
         overwrite=overwrite,
-        **_kept_facts(parts),
+        **_common_manifest_facts(parts),
     )
     return run_build(items, build, progress)
 
 
-def _opened(source: Shards, split: str | None, where: str | None) -> Dataset[Any]:
+def _open_shards(source: Shards, split: str | None, where: str | None) -> Dataset[Any]:
     dataset = (
         Dataset(source, sample_type=dict, decode=False, split=split, format="webdataset")
         if isinstance(source, (str, os.PathLike))
@@ -151,7 +152,7 @@ def _opened(source: Shards, split: str | None, where: str | None) -> Dataset[Any
 
 
 def _prefixes(sources: Sequence[Shards], parts: Sequence[ShardItems]) -> tuple[tuple[int, str], ...]:
-    """From which item on keys begin with which name: that of the dataset's folder, and a number where names repeat."""
+    """Return the first item and the key prefix of each dataset: its folder's name, with a number where names repeat."""
     names = [base_name(os.fspath(one)) if isinstance(one, (str, os.PathLike)) else "" for one in sources]
     names = [name.partition(".")[0] or f"part{number}" for number, name in enumerate(names)]
     if len(set(names)) < len(names):
@@ -163,8 +164,8 @@ def _prefixes(sources: Sequence[Shards], parts: Sequence[ShardItems]) -> tuple[t
     return tuple(zip(starts, names, strict=True))
 
 
-def _kept_facts(parts: Sequence[ShardItems]) -> dict[str, Any]:
-    """The metadata that all agree on who have it, and the schema that all have."""
+def _common_manifest_facts(parts: Sequence[ShardItems]) -> dict[str, Any]:
+    """Return the metadata that no two datasets disagree on, and the schema if it is the same for all."""
     manifests = [part.manifest or Manifest({}) for part in parts]
     metadata: dict[str, Any] = {}
     for name in dict.fromkeys(name for manifest in manifests for name in manifest.metadata):

@@ -1,4 +1,4 @@
-"""The work for one shard, as any process does it."""
+"""Build one shard: the task, the worker that runs it, and the encoding of items as samples."""
 
 from __future__ import annotations
 
@@ -9,29 +9,21 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from shoal.codec import EncodeOptions
+from shoal._typing import IntArray
+from shoal.codec._codec import EncodeOptions
 from shoal.errors import ErrorBudgetExceeded, ShoalError, WriteError
-from shoal.formats import as_member, member_key, member_name
-from shoal.shard import (
-    META_MEMBER,
-    CopySource,
-    EncodedSample,
-    SampleEncoder,
-    ShardFile,
-    ShardRecord,
-    ShardRef,
-    ShardSource,
-    WrittenShard,
-    check_key,
-    copy_samples,
-    index_url,
-    save_index,
-)
-from shoal.store import join_url
+from shoal.formats._member_values import as_member, member_key, member_name
+from shoal.shard._copy import CopySource, copy_samples
+from shoal.shard._index import save_index
+from shoal.shard._manifest import ShardRecord
+from shoal.shard._member_names import META_MEMBER, check_key
+from shoal.shard._open_shards import index_url
+from shoal.shard._shard_file import EncodedSample, SampleEncoder, ShardFile, WrittenShard
+from shoal.shard._source import ShardRef, ShardSource
+from shoal.store._url import join_url
 
-from ._digests import function_mark
+from ._digests import digest_function
 from ._items import Items, JoinedItems, Read, ShardItems
 
 __all__ = [
@@ -40,21 +32,16 @@ __all__ = [
     "Failure",
     "OpenShard",
     "SampleBuilder",
+    "ShardOutput",
     "ShardTask",
     "ShardWork",
-    "Target",
-    "failure_of",
+    "make_failure",
     "over_budget",
 ]
 
-Int64 = npt.NDArray[np.int64]
-
-
-# --------------------------------------------------------------- one shard's work, as any engine runs it in any process
-
-
-_GOOD_BYTES = 4 << 20
-_MOST_ITEMS = 256
+_READ_BYTES = 4 << 20
+"""About how many bytes of items are read at a time."""
+_MAX_READ_ITEMS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +57,18 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """Where shards go, and how they are stored."""
+class ShardOutput:
+    """Where shards are written, and how they are stored."""
 
     folder: str
-    """The dataset's root, or where shards wait that will replace others."""
+    """The dataset's root, or the staging folder of shards that will replace others."""
     compression: str | None = None
     level: int | None = None
     mtime: int = 0
     hashed: bool = False
     durable: bool = False
     meta: bytes = b""
-    """What each shard says of the whole, behind its samples."""
+    """The dataset's metadata, which each shard has as a member after its samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +77,12 @@ class ShardTask:
 
     path: str
     split: str
-    items: Int64
+    items: IntArray
 
 
 @dataclass(frozen=True, slots=True)
 class BuiltShard:
-    """A shard that is there, with its index. A shard of which nothing was left has no samples, and is not there."""
+    """A shard that was written, with its index; or one without samples, which was not written."""
 
     split: str
     record: ShardRecord
@@ -105,39 +92,38 @@ class BuiltShard:
     duplicates: int = 0
     """Items left out because an earlier one has the same content; only streams find them this late."""
     items: int = 0
-    """How many items were taken from a stream for it, left out ones included."""
+    """For a stream, how many items were read for it, including those left out."""
     mark: int = 0
-    """A checksum of those."""
+    """A checksum of those items."""
 
 
-def _ignore(samples: int, size: int) -> None:
-    """Nobody wants to know."""
+def _ignore_progress(samples: int, size: int) -> None:
+    pass
 
 
 def _no_check() -> None:
-    """Nobody to ask."""
+    pass
 
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """What work has of the process that gave it out."""
+    """What a task can call of the process that started it."""
 
-    tell: Callable[[int, int], None] = _ignore
+    tell: Callable[[int, int], None] = _ignore_progress
     """Called now and then with the samples and bytes written since."""
     check: Callable[[], None] = _no_check
-    """Called before a shard is shown under its name; ends the process where nobody waits for the shard any more."""
+    """Called before a shard is committed; exits the process where its parent has exited."""
 
 
-def failure_of(item: int, key: object, shard: str, error: Exception) -> Failure:
-    """What became of an item, in words."""
-    told = error.key if isinstance(error, ShoalError) else None
+def make_failure(item: int, key: object, shard: str, error: Exception) -> Failure:
+    """Make the record of an item that failed with ``error``."""
+    known_key = error.key if isinstance(error, ShoalError) else None
     text = str(error) if isinstance(error, ShoalError) else f"{type(error).__name__}: {error}"
-    known = key if isinstance(key, str) else told
-    return Failure(item, known, shard, text)
+    return Failure(item, key if isinstance(key, str) else known_key, shard, text)
 
 
 def over_budget(failures: Sequence[Failure], budget: int, cause: Exception | None = None) -> ErrorBudgetExceeded:
-    """The error that ends a build with too many failures."""
+    """Make the error that ends a build with too many failures."""
     last = failures[-1]
     error = ErrorBudgetExceeded(
         "too many items failed",
@@ -152,14 +138,14 @@ def over_budget(failures: Sequence[Failure], budget: int, cause: Exception | Non
 
 
 class OpenShard:
-    """One shard being written, with its keys."""
+    """A shard that is being written. Refuses keys that it has already."""
 
-    def __init__(self, target: Target, path: str) -> None:
-        self._target = target
+    def __init__(self, output: ShardOutput, path: str) -> None:
+        self._output = output
         self.path = path
-        url = join_url(target.folder, path)
+        url = join_url(output.folder, path)
         self._file = ShardFile(
-            url, compression=target.compression, level=target.level, mtime=target.mtime, hashed=target.hashed
+            url, compression=output.compression, level=output.level, mtime=output.mtime, hashed=output.hashed
         )
         self._keys: set[str] = set()
 
@@ -174,7 +160,7 @@ class OpenShard:
         return self._file.size
 
     def write(self, sample: EncodedSample) -> None:
-        """Write a sample. Raises WriteError when its key is there already, and then nothing of it is written."""
+        """Write a sample. Raises WriteError, and writes nothing, when the shard has its key already."""
         if sample[0] in self._keys:
             hint = "readers would take both for one sample; keys='number' gives each its own"
             raise WriteError("the key is in this shard already", key=sample[0], hint=hint)
@@ -182,83 +168,84 @@ class OpenShard:
         self._file.write(sample)
 
     def commit(self) -> ShardRecord:
-        """Show the shard under its name, and then its index; an empty one is not shown."""
+        """Commit the shard, then its index. A shard without samples is not written."""
         if not self.samples:
             self._file.abort()
             return ShardRecord(self.path, 0, 0)
-        if self._target.meta:
-            self._file.write_extra(META_MEMBER, self._target.meta)
-        return record_written(self._file.commit(durable=self._target.durable), self._target, self.path)
+        if self._output.meta:
+            self._file.write_extra(META_MEMBER, self._output.meta)
+        return save_record(self._file.commit(durable=self._output.durable), self._output, self.path)
 
     def abort(self) -> None:
-        """Leave nothing behind."""
+        """Discard the shard."""
         self._file.abort()
 
 
-def record_written(written: WrittenShard, target: Target, path: str) -> ShardRecord:
-    """Keep the index of a shard that was written, and say what a manifest says of it."""
-    save_index(written.index, index_url(target.folder, path))
+def save_record(written: WrittenShard, output: ShardOutput, path: str) -> ShardRecord:
+    """Save the index of a shard that was written, and return its record for the manifest."""
+    save_index(written.index, index_url(output.folder, path))
     keys = written.index.keys
     first, last = keys[0].as_py(), keys[-1].as_py()
-    compression = target.compression
+    compression = output.compression
     return ShardRecord(path, len(keys), written.size, first, last, compression, written.sha256, written.fields)
 
 
 @dataclass(frozen=True)
 class ShardWork:
-    """What a worker needs to build any shard of a plan."""
+    """Builds any shard of a plan. Pickled to the workers."""
 
     items: Items
-    maker: SampleBuilder
-    target: Target
+    builder: SampleBuilder
+    output: ShardOutput
     budget: int
-    """One shard may not have more failures than all may have."""
+    """How many items may fail; a shard that alone has more ends the build."""
 
     def __call__(self, task: ShardTask, control: Control) -> BuiltShard:
-        """Build one shard. Raises ErrorBudgetExceeded, StoreError, and whatever else no single item is to blame for."""
-        if self._copied_from is not None:
-            copied = self._copy(task, control, self._copied_from)
-            if copied is not None:
-                return copied
-        return _Building(self, task, control).run()
+        """Build one shard. Raises ErrorBudgetExceeded, StoreError, and any error that is not of a single item."""
+        if self._copied_shards is not None:
+            built = self._copy(task, control, self._copied_shards)
+            if built is not None:
+                return built
+        return _ShardBuild(self, task, control).run()
 
     @functools.cached_property
-    def _copied_from(self) -> _Copied | None:
-        """Whose samples are to be taken as they are, by number; None where there is something to make of them."""
-        return _shards_of(self.items) if self.maker.copies and self.target.compression is None else None
+    def _copied_shards(self) -> _CopiedShards | None:
+        """The shards whose samples are copied unchanged; None where samples have to be read and encoded."""
+        return _find_copied_shards(self.items) if self.builder.copies and self.output.compression is None else None
 
-    def _copy(self, task: ShardTask, control: Control, copied: _Copied) -> BuiltShard | None:
-        target = self.target
+    def _copy(self, task: ShardTask, control: Control, copied: _CopiedShards) -> BuiltShard | None:
+        output = self.output
         written = copy_samples(
-            join_url(target.folder, task.path),
+            join_url(output.folder, task.path),
             copied.source,
             copied.rows[task.items],
             hold=copied.hold,
-            extra=[(META_MEMBER, target.meta)] if target.meta else [],
-            hashed=target.hashed,
-            durable=target.durable,
+            extra=[(META_MEMBER, output.meta)] if output.meta else [],
+            hashed=output.hashed,
+            durable=output.durable,
             before_commit=control.check,
             tell=control.tell,
         )
-        return None if written is None else BuiltShard(task.split, record_written(written, target, task.path))
+        return None if written is None else BuiltShard(task.split, save_record(written, output, task.path))
 
 
 @dataclass(frozen=True, slots=True)
-class _Copied:
-    """Shards to copy from: all as one source, the number in it of each item, and what is kept of each shard."""
+class _CopiedShards:
+    """Shards to copy from: one source of all, the row in it of each item, and what copying needs of each shard."""
 
     source: ShardSource
-    rows: Int64
+    rows: IntArray
     hold: Callable[[int], CopySource]
 
 
-def _shards_of(items: Items) -> _Copied | None:
-    parts = [part for part in _parts_of(items) if isinstance(part, ShardItems)]
-    if len(parts) < len(_parts_of(items)) or len({part.source.rule for part in parts}) > 1:
+def _find_copied_shards(items: Items) -> _CopiedShards | None:
+    all_parts = items.parts if isinstance(items, JoinedItems) else (items,)
+    parts = [part for part in all_parts if isinstance(part, ShardItems)]
+    if len(parts) < len(all_parts) or len({part.source.rule for part in parts}) > 1:
         return None
     if len(parts) == 1:
-        return _Copied(parts[0].source, parts[0].rows, parts[0].held)
-    refs = [ref for part in parts for ref in _counted(part.source)]
+        return _CopiedShards(parts[0].source, parts[0].rows, parts[0].copy_source)
+    refs = [ref for part in parts for ref in _counted_refs(part.source)]
     first = parts[0].source
     starts = np.cumsum([0, *(len(part.source) for part in parts)]).tolist()
     rows = np.concatenate([part.rows + start for part, start in zip(parts, starts, strict=False)])
@@ -266,24 +253,20 @@ def _shards_of(items: Items) -> _Copied | None:
 
     def hold(number: int) -> CopySource:
         at = bisect.bisect_right(shards, number) - 1
-        return parts[at].held(number - shards[at])
+        return parts[at].copy_source(number - shards[at])
 
-    return _Copied(ShardSource(refs, rule=first.rule, verify=first.verify), rows, hold)
+    return _CopiedShards(ShardSource(refs, rule=first.rule, verify=first.verify), rows, hold)
 
 
-def _counted(source: ShardSource) -> list[ShardRef]:
-    """The shards of a source, which are not to be counted again."""
+def _counted_refs(source: ShardSource) -> list[ShardRef]:
+    """Return the shards of a source with their numbers of samples."""
     counts = np.diff(source.starts).tolist()
     return [replace(ref, samples=count, rule=source.rule) for ref, count in zip(source.shards, counts, strict=True)]
 
 
-def _parts_of(items: Items) -> Sequence[Items]:
-    return items.parts if isinstance(items, JoinedItems) else (items,)
-
-
 @dataclass
-class _Building:
-    """The state of one shard's work."""
+class _ShardBuild:
+    """One shard that is built by reading and encoding its items."""
 
     work: ShardWork
     task: ShardTask
@@ -292,7 +275,7 @@ class _Building:
     dropped: int = 0
 
     def run(self) -> BuiltShard:
-        shard = OpenShard(self.work.target, self.task.path)
+        shard = OpenShard(self.work.output, self.task.path)
         try:
             for numbers, reads in self._reads(shard):
                 self._write_all(shard, numbers, reads)
@@ -304,7 +287,7 @@ class _Building:
         return BuiltShard(self.task.split, record, tuple(self.failures), self.dropped)
 
     def _reads(self, shard: OpenShard) -> Iterator[tuple[list[int], list[Read]]]:
-        """Items some at a time: as many as are a few megabytes, by what the last ones took."""
+        """Yield items in groups of a few megabytes, judged by the bytes that the last group took."""
         numbers, at, count = self.task.items, 0, 1
         while at < len(numbers):
             before, own = shard.size, numbers[at : at + count]
@@ -312,9 +295,9 @@ class _Building:
             at += len(own)
             written = shard.size - before
             self.control.tell(len(own), written)
-            if written < _GOOD_BYTES // 2:
-                count = min(2 * count, _MOST_ITEMS)
-            elif written > _GOOD_BYTES:
+            if written < _READ_BYTES // 2:
+                count = min(2 * count, _MAX_READ_ITEMS)
+            elif written > _READ_BYTES:
                 count = max(count // 2, 1)
 
     def _write_all(self, shard: OpenShard, numbers: list[int], reads: list[Read]) -> None:
@@ -322,12 +305,12 @@ class _Building:
             try:
                 if isinstance(read, Exception):
                     raise read
-                made = self.work.maker.make(number, read)
-            except Exception as error:  # noqa: BLE001 - one item's trouble is not another's
+                samples = self.work.builder.make(number, read)
+            except Exception as error:  # noqa: BLE001 - only this item fails
                 self._fail(number, read, error)
                 continue
-            self.dropped += not made
-            for sample in made:
+            self.dropped += not samples
+            for sample in samples:
                 self._write(shard, number, sample)
 
     def _write(self, shard: OpenShard, number: int, sample: EncodedSample) -> None:
@@ -338,16 +321,13 @@ class _Building:
 
     def _fail(self, number: int, read: Read, error: Exception) -> None:
         key = read.get("__key__") if isinstance(read, dict) else None
-        self.failures.append(failure_of(number, key, self.task.path, error))
+        self.failures.append(make_failure(number, key, self.task.path, error))
         if len(self.failures) > self.work.budget:
             raise over_budget(self.failures, self.work.budget, error)
 
 
-# -------------------------------------------------------------------------------- from an item to what is written of it
-
-
 class SampleBuilder:
-    """Turns items into encoded samples. Pickled to workers; the same item gives the same bytes in each."""
+    """Turns items into encoded samples. Pickled to the workers; the same item gives the same bytes in each."""
 
     def __init__(
         self,
@@ -363,9 +343,9 @@ class SampleBuilder:
         self._prefixes = prefixes
         self._sort_fields = sort_fields
         self._allow_pickle = allow_pickle
-        self._begin()
+        self._make_encoder()
 
-    def _begin(self) -> None:
+    def _make_encoder(self) -> None:
         self._encoder = SampleEncoder(EncodeOptions(allow_pickle=self._allow_pickle), sort_fields=self._sort_fields)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -373,16 +353,16 @@ class SampleBuilder:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._begin()
+        self._make_encoder()
 
     @property
     def mark(self) -> list[Any]:
-        """What changes when it would make something else."""
-        return [function_mark(self.function), self._numbered, self._prefixes, self._sort_fields, self._allow_pickle]
+        """The values that decide what is made of an item."""
+        return [digest_function(self.function), self._numbered, self._prefixes, self._sort_fields, self._allow_pickle]
 
     @property
     def copies(self) -> bool:
-        """Whether samples stay as they are, keys and all."""
+        """Whether samples stay as they are, including their keys."""
         return self.function is None and not self._numbered and not self._prefixes and not self._sort_fields
 
     def make(self, number: int, item: Any) -> list[EncodedSample]:
@@ -391,22 +371,22 @@ class SampleBuilder:
         Raises what the function raises, and WriteError, UnsafeNameError or EncodeError.
         """
         if self.function is None:
-            return [self._encoded(number, item, None)]
-        own = _key_in(item)  # asked before the function may change it
+            return [self._encode(number, item, None)]
+        item_key = item.get("__key__") if isinstance(item, Mapping) else None  # before the function may change it
         made = self.function(item)
         if made is None:
             return []
         if isinstance(made, (Mapping, tuple)) or hasattr(type(made), "as_wds"):
-            return [self._encoded(number, made, own)]
+            return [self._encode(number, made, item_key)]
         if not isinstance(made, Iterable) or isinstance(made, (str, bytes)):
-            raise _no_sample(made)
-        return [self._encoded(number, one, own, f"-{place}") for place, one in enumerate(made)]
+            raise _not_a_sample(made)
+        return [self._encode(number, one, item_key, f"-{place}") for place, one in enumerate(made)]
 
-    def _encoded(self, number: int, sample: Any, own: Any, place: str = "") -> EncodedSample:
-        given, fields = _taken(sample)
-        key = self._key(number, own if given is None else given)
-        if place and (given is None or self._numbered):  # several samples of one item
-            key += place
+    def _encode(self, number: int, sample: Any, item_key: Any, suffix: str = "") -> EncodedSample:
+        own_key, fields = _key_and_fields(sample)
+        key = self._key(number, item_key if own_key is None else own_key)
+        if suffix and (own_key is None or self._numbered):  # several samples of one item
+            key += suffix
         for name, value in fields.items():
             if type(value) is not bytes and not name.startswith("__"):
                 fields = _as_members(fields)
@@ -426,27 +406,23 @@ class SampleBuilder:
         return text
 
 
-def _key_in(item: Any) -> Any:
-    return item.get("__key__") if isinstance(item, Mapping) else None
-
-
-def _taken(sample: Any) -> tuple[Any, Mapping[str, Any]]:
-    """The key, if it has one, and the fields of whatever a function or a source gives."""
+def _key_and_fields(sample: Any) -> tuple[Any, Mapping[str, Any]]:
+    """Return the key, or None, and the fields of a sample that a function or a source gives."""
     key, fields = sample if isinstance(sample, tuple) and len(sample) == 2 else (None, sample)
     if not isinstance(fields, Mapping):
         fields = getattr(fields, "as_wds", None)
     if not isinstance(fields, Mapping):
-        raise _no_sample(sample)
+        raise _not_a_sample(sample)
     return fields.get("__key__") if key is None else key, fields
 
 
-def _no_sample(value: Any) -> WriteError:
+def _not_a_sample(value: Any) -> WriteError:
     expected = "a mapping, a (key, mapping) pair or a packable"
     return WriteError("this is no sample", expected=expected, found=type(value).__name__)
 
 
 def _as_members(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Values under names that say their type; a field that is None is left out."""
+    """Return the fields under names that tell the type of their value; fields that are None are left out."""
     members: dict[str, Any] = {}
     for name, value in fields.items():
         if name.startswith("__") or value is None:

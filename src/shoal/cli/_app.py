@@ -1,4 +1,4 @@
-"""The application: its commands, and what becomes of errors."""
+"""The ``shoal`` command: its commands, exit codes and error messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer.core
 
 from shoal import __version__
 from shoal.errors import ObjectNotFoundError, OptionError, PatternError, QueryError, ShoalError
-from shoal.store import no_such_path
+from shoal.store._registry import no_such_path
 
 from ._build import build, merge, reshard
 from ._cache import cache_app
@@ -53,16 +53,16 @@ COMMANDS = (
     pull,
 )
 
-_FAILED, _WRONG_USE, _INTERRUPTED = 1, 2, 130
-_MISUSE = (OptionError, QueryError, PatternError)
-"""What the user typed was wrong, whatever the data is."""
+_FAILED, _USAGE_ERROR, _INTERRUPTED = 1, 2, 130
+_USAGE_ERRORS = (OptionError, QueryError, PatternError)
+"""Errors of the command line, not of the data."""
 
 # Typer brings its own copy of click, or uses the installed one, as its version has it: ask the class it does export.
 _ClickError: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
 
 
-class _Failure(Exception):  # noqa: N818 - carries an error past typer
-    """An error of ours on its way out. Typer takes an EOFError for Ctrl-D, and some of ours are one."""
+class _CommandError(Exception):
+    """Carries an error past typer, which takes an EOFError for Ctrl-D: some of shoal's errors are one."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -74,11 +74,11 @@ class _Group(typer.core.TyperGroup):
         try:
             return super().invoke(ctx)
         except ShoalError as error:
-            raise _Failure(error) from error
+            raise _CommandError(error) from error
         except OSError as error:
             if isinstance(error, BrokenPipeError):
                 raise
-            raise _Failure(error) from error
+            raise _CommandError(error) from error
 
 
 app = typer.Typer(
@@ -138,51 +138,51 @@ def main(args: Sequence[str] | None = None) -> int:
     Nothing is raised: an error is one sentence on stderr (with its traceback under ``--debug`` or ``SHOAL_DEBUG=1``),
     and with ``--json`` also a document with the one name ``error`` on stdout.
 
-    Example:
+    Examples:
         >>> main(["--version"])
         shoal ...
         0
     """
-    given = list(sys.argv[1:] if args is None else args)
+    words = list(sys.argv[1:] if args is None else args)
     try:
-        code = app(args=given, prog_name="shoal", standalone_mode=False)
-    except _Failure as failure:
-        return _failed(failure.error, given)
+        code = app(args=words, prog_name="shoal", standalone_mode=False)
+    except _CommandError as failure:
+        return _report_failure(failure.error, words)
     except _ClickError as error:
-        return _misused(error, given)
+        return _report_usage_error(error, words)
     except typer.Abort:
         return _INTERRUPTED
     return code if isinstance(code, int) else 0
 
 
-def _failed(error: Exception, args: list[str]) -> int:
+def _report_failure(error: Exception, args: list[str]) -> int:
     if isinstance(error, ObjectNotFoundError) and error.problem in ("no such file", "no such folder"):
         error = no_such_path(str(error.found)).with_traceback(error.__traceback__)
     if "--debug" in args or os.environ.get("SHOAL_DEBUG", "") not in ("", "0"):
         traceback.print_exception(error)
     if "--json" in args:
         print_error_json(error)
-    typer.echo(f"shoal: {_sentence(error)}", err=True)
-    return _WRONG_USE if isinstance(error, _MISUSE) else _FAILED
+    typer.echo(f"shoal: {_format_error(error)}", err=True)
+    return _USAGE_ERROR if isinstance(error, _USAGE_ERRORS) else _FAILED
 
 
-def _sentence(error: Exception) -> str:
-    text = str(error) if isinstance(error, ShoalError) or not isinstance(error, OSError) else _system_error(error)
-    lines = [line for line in text.splitlines() if line.strip(" ^")]  # a mark under a line means nothing without it
+def _format_error(error: Exception) -> str:
+    text = str(error) if isinstance(error, ShoalError) or not isinstance(error, OSError) else _format_os_error(error)
+    lines = [line for line in text.splitlines() if line.strip(" ^")]  # without marks under a line of the query
     return printable(" ".join(" ".join(lines).split()))
 
 
-def _system_error(error: OSError) -> str:
+def _format_os_error(error: OSError) -> str:
     return f"{error.strerror or error}: {error.filename}" if error.filename else str(error.strerror or error)
 
 
-def _misused(error: Any, args: list[str]) -> int:
+def _report_usage_error(error: Any, args: list[str]) -> int:
     if type(error).__name__ == "NoArgsIsHelpError":  # `shoal` alone: the help is the answer
         error.show()
-        return _WRONG_USE
+        return _USAGE_ERROR
     command = getattr(getattr(error, "ctx", None), "command_path", "shoal")
-    said = " ".join(error.format_message().split()).rstrip(".")
+    message = " ".join(error.format_message().split()).rstrip(".")
     if "--json" in args:
-        print_error_json(OptionError(said))
-    typer.echo(f"shoal: {said}. See `{command} --help`.", err=True)
+        print_error_json(OptionError(message))
+    typer.echo(f"shoal: {message}. See `{command} --help`.", err=True)
     return int(error.exit_code)

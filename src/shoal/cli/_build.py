@@ -11,11 +11,12 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from shoal import build as building
-from shoal.build import BuildReport, build_shards
+from shoal.build import _reshard
+from shoal.build._build import build_shards
+from shoal.build._report import BuildReport
 from shoal.errors import ErrorBudgetExceeded, ObjectExistsError, OptionError, WriteError
-from shoal.shard import KeyRule
-from shoal.store import store_for
+from shoal.shard._member_names import KeyRule
+from shoal.store._registry import store_for
 
 from ._options import JsonOption, PathArgument, SplitOption, WhereOption, parse_bytes, parse_fields
 from ._output import print_json, print_table, print_text, printable, show_bytes, show_count
@@ -81,9 +82,6 @@ SourcesArgument = Annotated[
 ]
 
 
-# --------------------------------------------------------------------- shoal build: any source into shards, in parallel
-
-
 def build(
     paths: SourcesArgument,
     function: FunctionOption = None,
@@ -125,9 +123,9 @@ def build(
       shoal build links.csv s3://bucket/photos --fetch url=jpg --error-budget 0.01
       shoal build 'parts/*.parquet' out/ --function prepare.py:tokens --workers 8
     """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
-    sources, out = sources_and_out(paths)
+    sources, out = split_sources_and_out(paths)
     called = None if function is None else load_function(function)
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "format": from_format,
         "max_samples": max_samples,
         "max_bytes": parse_bytes(max_bytes),
@@ -137,7 +135,7 @@ def build(
         "shuffle": shuffle,
         "seed": seed,
         "dedupe": parse_fields(dedupe_fields) or dedupe,
-        "fetch": _fetched(fetch),
+        "fetch": parse_fetch_options(fetch),
         "base": base,
         "labels": labels,
         "rule": KeyRule(folders="flatten" if flatten else "keep"),
@@ -145,42 +143,46 @@ def build(
         "error_budget": parse_sample("error-budget", error_budget) or 0,
         "retry": retry,
     }
-    stored: dict[str, Any] = {"compression": compression, "level": level, "hashed": hashed, "overwrite": overwrite}
-    doing: dict[str, Any] = {"workers": workers, "engine": engine, "progress": False if as_json else None}
-    from_where = sources if len(sources) > 1 else sources[0]
-    tell(hinted(lambda: build_shards(from_where, out, called, **given, **stored, **doing)), report, as_json)
+    storage: dict[str, Any] = {"compression": compression, "level": level, "hashed": hashed, "overwrite": overwrite}
+    execution: dict[str, Any] = {"workers": workers, "engine": engine, "progress": False if as_json else None}
+    source = sources if len(sources) > 1 else sources[0]
+    print_report(
+        with_command_hints(lambda: build_shards(source, out, called, **options, **storage, **execution)),
+        report,
+        as_json,
+    )
 
 
-_OPTIONS = (
+_OPTION_NAMES = (
     ("overwrite=True", "--overwrite"),
     ("raise error_budget", "raise --error-budget"),
     ("keys='number'", "--keys number"),
 )
-"""What Python's errors say, and the shell's name for it."""
+"""Texts in hints of errors, and the command's option for each."""
 _NO_BUDGET = ("; raise error_budget to go on without such items", "")
 
 
-def sources_and_out(paths: list[str]) -> tuple[list[str], str]:
-    """The sources and, last, where to write."""
+def split_sources_and_out(paths: list[str]) -> tuple[list[str], str]:
+    """Return the sources and, from the last argument, where to write."""
     if len(paths) < 2:
         raise OptionError("there is no place to write to", expected="SRC and OUT", found=" ".join(paths))
     return paths[:-1], paths[-1]
 
 
-def hinted(work: Callable[[], BuildReport], *, budget: bool = True) -> BuildReport:
-    """Do it; errors speak of options of the command, of which ``budget`` may be one."""
+def with_command_hints(work: Callable[[], BuildReport], *, budget: bool = True) -> BuildReport:
+    """Call ``work``; hints of errors name options of the command, which has ``--error-budget`` with ``budget``."""
     try:
         return work()
     except (ObjectExistsError, WriteError, ErrorBudgetExceeded) as error:
-        for said, option in _OPTIONS if budget else (_NO_BUDGET, *_OPTIONS):
-            error.hint = None if error.hint is None else error.hint.replace(said, option)
+        for text, option in _OPTION_NAMES if budget else (_NO_BUDGET, *_OPTION_NAMES):
+            error.hint = None if error.hint is None else error.hint.replace(text, option)
         raise
 
 
 def parse_splits(text: str | None) -> dict[str, float] | None:
-    """Shares by name. Raises OptionError.
+    """Parse shares by name. Raises OptionError.
 
-    Example:
+    Examples:
         >>> parse_splits("train=0.9,test=0.1")
         {'train': 0.9, 'test': 0.1}
     """
@@ -194,9 +196,9 @@ def parse_splits(text: str | None) -> dict[str, float] | None:
 
 
 def parse_sample(name: str, text: str | None) -> float | None:
-    """A number, or a share where it has a point. Raises OptionError.
+    """Parse a number, or a share where it has a point. Raises OptionError.
 
-    Example:
+    Examples:
         >>> parse_sample("sample", "100"), parse_sample("sample", "0.1")
         (100, 0.1)
     """
@@ -209,25 +211,25 @@ def parse_sample(name: str, text: str | None) -> float | None:
         raise OptionError(f"--{name} is no number", expected=expected, found=repr(text)) from None
 
 
-def _fetched(given: list[str] | None) -> dict[str, str | None] | None:
+def parse_fetch_options(given: list[str] | None) -> dict[str, str | None] | None:
     if not given:
         return None
     return {column: field or None for column, _, field in (text.partition("=") for text in given)}
 
 
 def load_function(name: str) -> Callable[[Any], Any]:
-    """The function that ``module:name`` or ``file.py:name`` stands for. Raises OptionError."""
+    """Import the function ``module:name`` or ``file.py:name``. Raises OptionError."""
     module, colon, attribute = name.rpartition(":")
     if not colon:
         raise OptionError("this names no function", expected="module:name", found=name)
-    found = getattr(_module(module), attribute, None)
-    if not callable(found):
+    function = getattr(_import_module(module), attribute, None)
+    if not callable(function):
         raise OptionError("the module has no such function", expected=f"{attribute} in {module}", found=name)
-    return found  # type: ignore[no-any-return]
+    return function  # type: ignore[no-any-return]
 
 
-def _module(name: str) -> Any:
-    """A module by name, looked for here, too; or a file. By its own name, so that workers find it again."""
+def _import_module(name: str) -> Any:
+    """Import a module, also from the working folder, or a file; under its own name, so that workers can import it."""
     folder, stem = os.path.split(os.path.abspath(name)) if name.endswith(".py") else (os.getcwd(), name)
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -237,8 +239,8 @@ def _module(name: str) -> Any:
         raise OptionError("the module cannot be imported", found=f"{name}: {error}") from error
 
 
-def tell(report: BuildReport, path: str | None, as_json: bool) -> None:
-    """Say what became of a build."""
+def print_report(report: BuildReport, path: str | None, as_json: bool) -> None:
+    """Print the report of a build, and write it to ``path`` where given."""
     document = {**report.to_json(), "root": report.root, "written": report.written, "seconds": report.seconds}
     if path is not None:
         store_for(path).write_all(path, json.dumps(document, indent=1).encode() + b"\n")
@@ -263,9 +265,6 @@ def tell(report: BuildReport, path: str | None, as_json: bool) -> None:
         print_text(printable(f"failed: item {failure.item} ({failure.key or 'no key'}): {failure.reason}"))
     if len(report.failures) > 5:
         print_text(f"and {len(report.failures) - 5:,} more failed; --report lists them all")
-
-
-# -------------------------------------------------------------- shoal reshard and shoal merge: shards into other shards
 
 
 def reshard(
@@ -300,8 +299,8 @@ def reshard(
       shoal reshard data/ mixed/ --shuffle --seed 7
       shoal reshard data/ large/ --where "width >= 512"
     """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
-    done = hinted(
-        lambda: building.reshard(
+    done = with_command_hints(
+        lambda: _reshard.reshard(
             path,
             out,
             max_samples=max_samples,
@@ -323,7 +322,7 @@ def reshard(
         ),
         budget=False,
     )
-    tell(done, report, as_json)
+    print_report(done, report, as_json)
 
 
 def merge(
@@ -354,12 +353,12 @@ def merge(
       shoal merge cats/ dogs/ pets/
       shoal merge part-1/ part-2/ all/ --keys prefix --shuffle
     """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
-    sources, out = sources_and_out(paths)
-    done = hinted(
-        lambda: building.merge(
+    sources, out = split_sources_and_out(paths)
+    done = with_command_hints(
+        lambda: _reshard.merge(
             sources,
             out,
-            keys=_keys(keys),
+            keys=_parse_keys(keys),
             max_samples=max_samples,
             max_bytes=parse_bytes(max_bytes),
             shuffle=shuffle,
@@ -375,10 +374,10 @@ def merge(
         ),
         budget=False,
     )
-    tell(done, report, as_json)
+    print_report(done, report, as_json)
 
 
-def _keys(text: str) -> Literal["keep", "prefix", "number"]:
+def _parse_keys(text: str) -> Literal["keep", "prefix", "number"]:
     known: dict[str, Literal["keep", "prefix", "number"]] = {"keep": "keep", "prefix": "prefix", "number": "number"}
     if text not in known:
         raise OptionError("no such --keys", expected="keep, prefix or number", found=repr(text))

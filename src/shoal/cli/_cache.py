@@ -1,4 +1,4 @@
-"""``shoal cache``: what of far shards is on this machine's disk."""
+"""``shoal cache``: show and clear the disk cache of remote objects."""
 
 from __future__ import annotations
 
@@ -8,22 +8,16 @@ from typing import Annotated, Any
 import typer
 
 from shoal import store
-from shoal.store import CacheEntry
+from shoal.store._cache import CacheEntry
 
-from ._options import JsonOption
+from ._options import JsonOption, command_group
 from ._output import print_json, print_table, print_text, printable, show_bytes, show_count
 
 __all__ = ["CACHE_COMMANDS", "cache_app"]
 
 PrefixArgument = Annotated[str, typer.Argument(metavar="[PREFIX]", help="Only objects whose URLs start so.")]
 
-cache_app = typer.Typer(
-    name="cache",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="Show and clear the local copies of far shards.",
-)
+cache_app = command_group("cache", help="Show and clear the local copies of far shards.")
 
 
 def ls(prefix: PrefixArgument = "", as_json: JsonOption = False) -> None:
@@ -38,7 +32,9 @@ def ls(prefix: PrefixArgument = "", as_json: JsonOption = False) -> None:
     if as_json:
         print_json({"folder": store.cache_dir(), "objects": [_facts(entry) for entry in entries]})
         return
-    rows = [(printable(entry.url), show_bytes(entry.held), show_bytes(entry.size), _when(entry)) for entry in entries]
+    rows = [
+        (printable(entry.url), show_bytes(entry.held), show_bytes(entry.size), _last_used(entry)) for entry in entries
+    ]
     if rows:
         print_table(("url", "here", "size", "last opened"), rows, right=("here", "size"))
     held = show_bytes(sum(entry.held for entry in entries))
@@ -71,5 +67,5 @@ def _facts(entry: CacheEntry) -> dict[str, Any]:
     return {**facts, "used": datetime.fromtimestamp(entry.used, UTC).isoformat()}
 
 
-def _when(entry: CacheEntry) -> str:
+def _last_used(entry: CacheEntry) -> str:
     return f"{datetime.fromtimestamp(entry.used, UTC):%Y-%m-%d %H:%M} UTC"

@@ -10,14 +10,16 @@ from typing import Annotated, Any
 
 import typer
 
-from shoal.dataset import Dataset
+from shoal.dataset._dataset import Dataset
 from shoal.errors import OptionError
-from shoal.formats import detect
-from shoal.local import Entry, LocalIndex, Repo
-from shoal.shard import locate_shards
-from shoal.store import store_for
+from shoal.formats._registry import detect
+from shoal.local._entry import Entry
+from shoal.local._index import LocalIndex
+from shoal.local._repo import Repo
+from shoal.shard._discovery import locate_shards
+from shoal.store._registry import store_for
 
-from ._options import JsonOption, parse_bytes
+from ._options import JsonOption, command_group, parse_bytes
 from ._output import print_facts, print_json, print_table, print_text, printable, progress, show_bytes, show_count
 
 __all__ = ["CATALOG_COMMANDS", "REPO_COMMANDS", "catalog_app", "repo_app"]
@@ -33,16 +35,7 @@ EnvOption = Annotated[
     str | None, typer.Option("--env", metavar="FILE", help="A .env file with AWS_ENDPOINT, AWS_ACCESS_KEY_ID, ...")
 ]
 
-
-# ---------------------------------------------------------------------- shoal catalog: the datasets that an index knows
-
-
-catalog_app = typer.Typer(
-    name="catalog",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+catalog_app = command_group("catalog")
 
 
 @catalog_app.callback()
@@ -84,11 +77,11 @@ def add(
     if as_json:
         print_json(entry_facts(entry))
     else:
-        print_text(f"{entry.reference}: {_counts(entry)}")
+        print_text(f"{entry.reference}: {_format_counts(entry)}")
 
 
 def parse_metadata(text: str | None) -> dict[str, Any] | None:
-    """What ``--metadata`` says. Raises OptionError."""
+    """Parse the JSON object, or the file with it, of ``--metadata``. Raises OptionError."""
     if text is None:
         return None
     try:
@@ -137,16 +130,16 @@ def show(ref: RefArgument, where: IndexOption = None, as_json: JsonOption = Fals
     if as_json:
         print_json(facts)
         return
-    shown = {**facts, "bytes": show_bytes(entry.bytes), "shards": len(entry.shards), "splits": _splits(entry)}
+    shown = {**facts, "bytes": show_bytes(entry.bytes), "shards": len(entry.shards), "splits": _format_splits(entry)}
     shown.pop("urls")
-    print_facts([(name, _words(value)) for name, value in shown.items() if value not in (None, "", [], {})])
+    print_facts([(name, _format_value(value)) for name, value in shown.items() if value not in (None, "", [], {})])
 
 
-def _splits(entry: Entry) -> str:
+def _format_splits(entry: Entry) -> str:
     return ", ".join(f"{name} ({show_count(len(urls), 'shard')})" for name, urls in entry.splits.items())
 
 
-def _words(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value))
     return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else str(value)
@@ -185,13 +178,13 @@ def search(
             fields=field or (),
             samples=(min_samples, max_samples),
             bytes=(low, high),
-            created=(_day(after), _day(before)),
+            created=(_parse_day(after), _parse_day(before)),
             limit=limit,
         )
     _print_entries(found, as_json)
 
 
-def _day(text: str | None) -> date | None:
+def _parse_day(text: str | None) -> date | None:
     try:
         return None if text is None else date.fromisoformat(text)
     except ValueError:
@@ -242,7 +235,7 @@ for _command in CATALOG_COMMANDS:
 
 
 def entry_facts(entry: Entry) -> dict[str, Any]:
-    """An entry as a document."""
+    """Return an entry as a JSON document."""
     return {
         "reference": entry.reference,
         "name": entry.name,
@@ -269,11 +262,11 @@ def _print_entries(found: list[Entry], as_json: bool) -> None:
         return
     if found:
         columns = ["dataset", "samples", "size", "schema", "tags", "description"]
-        print_table(columns, [_row(entry) for entry in found], right=["samples", "size"])
+        print_table(columns, [_table_row(entry) for entry in found], right=["samples", "size"])
     print_text(show_count(len(found), "dataset"))
 
 
-def _row(entry: Entry) -> tuple[str, ...]:
+def _table_row(entry: Entry) -> tuple[str, ...]:
     schema = entry.schema_ref.rpartition("/")[2]
     words = " ".join(entry.description.split())
     short = words if len(words) <= 60 else f"{words[:57]}..."
@@ -281,20 +274,12 @@ def _row(entry: Entry) -> tuple[str, ...]:
     return entry.reference, samples, show_bytes(entry.bytes), schema, ", ".join(entry.tags), short
 
 
-def _counts(entry: Entry) -> str:
+def _format_counts(entry: Entry) -> str:
     samples = "samples not counted" if entry.samples is None else show_count(entry.samples, "sample")
     return f"{show_count(len(entry.shards), 'shard')}, {samples}, {show_bytes(entry.bytes)}"
 
 
-# --------------------------------------------------- shoal repo: datasets' bytes in a folder or a bucket, with an index
-
-
-repo_app = typer.Typer(
-    name="repo",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+repo_app = command_group("repo")
 
 
 @repo_app.callback()
@@ -324,7 +309,7 @@ def insert(
       shoal repo insert ~/datasets data/pets/ --name pets
       shoal repo insert s3://bucket/datasets data/pets/ --name team/pets --env minio.env --tag animals
     """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
-    with closing(LocalIndex(index)) as opened, progress("copying", _size(path), quiet=as_json, sizes=True) as tell:
+    with closing(LocalIndex(index)) as opened, progress("copying", _copy_size(path), quiet=as_json, sizes=True) as tell:
         entry = Repo(where, s3_credentials=env, index=opened).insert(
             path,
             name=name,
@@ -341,8 +326,8 @@ def insert(
         print_text(printable(entry.storage.root))
 
 
-def _size(path: str) -> int:
-    """How many bytes will be copied, where these are tars; else samples are written, as many as there are."""
+def _copy_size(path: str) -> int:
+    """Return the bytes to copy where these are tars, else the number of samples to write."""
     if store_for(path).is_folder(path) and detect(path) != "webdataset":
         return len(Dataset(path))
     return sum(store_for(ref.url).info(ref.url).size for ref in locate_shards(path).shards)

@@ -1,44 +1,35 @@
-"""``shoal index``: indexes for tars that were written by others, and for other loaders."""
+"""``shoal index``: index tars of other writers, and import and export indexes of other loaders."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import typer
 
 from shoal.errors import ObjectNotFoundError, OptionError
-from shoal.shard import (
-    WEBDATASET_RULE,
-    KeyRule,
-    Manifest,
-    ShardIndex,
-    ShardList,
-    ShardRef,
+from shoal.shard._discovery import ShardList, locate_shards
+from shoal.shard._foreign_formats import (
     WidsShard,
-    cached_index_url,
     check_wids,
     export_dali_idx,
     export_tar_idx,
     export_wids,
-    fitting_index,
     import_dali,
     import_energon,
     import_wids,
-    index_shard,
-    index_url,
-    load_manifest,
-    locate_shards,
-    manifest_url,
-    merge_shards,
-    record_of,
-    save_index,
-    split_of,
-    update_manifest,
 )
-from shoal.store import ObjectReader, base_name, join_url, parent_url, relative_url, store_for
+from shoal.shard._index import ShardIndex, save_index
+from shoal.shard._manifest import Manifest, load_manifest, manifest_url, merge_shards, record_of, update_manifest
+from shoal.shard._member_names import WEBDATASET_RULE, KeyRule
+from shoal.shard._open_shards import cached_index_url, fitting_index, index_shard, index_url
+from shoal.shard._source import ShardRef
+from shoal.shard._split_names import split_of
+from shoal.store._base import ObjectReader
+from shoal.store._registry import store_for
+from shoal.store._url import base_name, join_url, parent_url, relative_url
 
 from ._options import JsonOption
 from ._output import print_json, print_table, print_text, progress
@@ -49,13 +40,15 @@ Loader = Literal["wids", "energon", "dali"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Indexed:
+class _IndexedShard:
     """One shard and the index it now has."""
 
     shard: str
     stored: str
     state: Literal["kept", "indexed", "imported"]
     index: ShardIndex
+    split: str | None = None
+    """The split, where ``split.yaml`` lists it."""
 
     def document(self) -> dict[str, Any]:
         return {"shard": self.shard, "index": self.stored, "state": self.state, "samples": len(self.index)}
@@ -98,26 +91,29 @@ def index(
     shards = [each for _, listed in found for each in listed]
     manifests = [_write_manifest(root, listed) for root, listed in found if root is not None] if beside else []
     exported = _export(export, shards) if export is not None else []
-    _report(shards, [url for url in manifests if url], exported, as_json)
+    _print_indexed(shards, [url for url in manifests if url], exported, as_json)
 
 
 def _index_path(
     path: str, beside: bool, manifest: bool, source: Loader | None, force: bool, quiet: bool
-) -> tuple[str | None, list[_Indexed]]:
-    """Index what one path names. Gives the dataset's root too, where there is or will be a manifest."""
-    located, checks = _located(path, source)
-    root = _root(located) if manifest or located.manifest is not None else None
+) -> tuple[str | None, list[_IndexedShard]]:
+    """Index the shards of one path. Returns the dataset's root too, where there is or will be a manifest."""
+    located, check = _locate(path, source)
+    root = _dataset_root(located) if manifest or located.manifest is not None else None
+    splits = {} if located.energon_splits is None else located.urls_by_split()
+    split_of_url = {url: name for name, urls in splits.items() for url in urls}
     done = []
     with progress("indexing", len(located.shards), quiet=quiet) as advance:
         for ref in located.shards:
-            done.append(_index_shard(ref, root, located, beside, source, force))
-            checks(done[-1])
+            indexed = _index_shard(ref, root, located, beside, source, force)
+            done.append(replace(indexed, split=split_of_url.get(ref.url)))
+            check(done[-1])
             advance(1)
     return root, done
 
 
-def _located(path: str, source: Loader | None) -> tuple[ShardList, Callable[[_Indexed], None]]:
-    """The shards, and what a wids JSON says of each."""
+def _locate(path: str, source: Loader | None) -> tuple[ShardList, Callable[[_IndexedShard], None]]:
+    """Return the shards, and a function that checks each against the wids JSON where there is one."""
     if source != "wids":
         return locate_shards(path), lambda done: None
     listed = {shard.url: shard for shard in import_wids(path)}
@@ -125,8 +121,8 @@ def _located(path: str, source: Loader | None) -> tuple[ShardList, Callable[[_In
     return located, lambda done: check_wids(listed[done.shard], done.index)
 
 
-def _root(located: ShardList) -> str:
-    """The folder that holds the dataset. Raises OptionError when the shards have no folder in common."""
+def _dataset_root(located: ShardList) -> str:
+    """Return the folder of the dataset. Raises OptionError when the shards are in several folders."""
     if located.root is not None:
         return located.root
     folders = sorted({parent_url(ref.url) for ref in located.shards})
@@ -137,21 +133,21 @@ def _root(located: ShardList) -> str:
 
 def _index_shard(
     ref: ShardRef, root: str | None, located: ShardList, beside: bool, source: Loader | None, force: bool
-) -> _Indexed:
+) -> _IndexedShard:
     with closing(store_for(ref.url).open(ref.url)) as reader:
-        stored = _stored_at(ref, reader, root, located, beside)
+        stored = _index_location(ref, reader, root, located, beside)
         fitting = None if force else fitting_index(stored, reader)
         if fitting is not None:
-            return _Indexed(ref.url, stored, "kept", fitting)
+            return _IndexedShard(ref.url, stored, "kept", fitting)
         if source in ("energon", "dali"):
-            made = _imported(ref.url, reader, located, source)
+            index = _import_index(ref.url, reader, located, source)
         else:
-            made = index_shard(reader, _rule(located))
-    save_index(made, stored)
-    return _Indexed(ref.url, stored, "imported" if source in ("energon", "dali") else "indexed", made)
+            index = index_shard(reader, _rule(located))
+    save_index(index, stored)
+    return _IndexedShard(ref.url, stored, "imported" if source in ("energon", "dali") else "indexed", index)
 
 
-def _stored_at(ref: ShardRef, reader: ObjectReader, root: str | None, located: ShardList, beside: bool) -> str:
+def _index_location(ref: ShardRef, reader: ObjectReader, root: str | None, located: ShardList, beside: bool) -> str:
     if not beside:
         return cached_index_url(reader, _rule(located))
     if ref.sidecar is not None:
@@ -165,7 +161,7 @@ def _rule(located: ShardList) -> KeyRule:
     return WEBDATASET_RULE if located.manifest is None else located.manifest.rule
 
 
-def _imported(url: str, reader: ObjectReader, located: ShardList, source: Literal["energon", "dali"]) -> ShardIndex:
+def _import_index(url: str, reader: ObjectReader, located: ShardList, source: Literal["energon", "dali"]) -> ShardIndex:
     if source == "dali":
         return import_dali(_dali_url(url), url, reader, _rule(located))
     beside, database = f"{url}.idx", join_url(located.root or parent_url(url), ".nv-meta", "index.sqlite")
@@ -184,23 +180,25 @@ def _exists(url: str) -> bool:
     return True
 
 
-def _write_manifest(root: str, shards: list[_Indexed]) -> str | None:
-    """List the shards in the manifest; None when it says all that already."""
+def _write_manifest(root: str, shards: list[_IndexedShard]) -> str | None:
+    """Add the shards to the manifest, and return its URL; None where nothing changed."""
     before = load_manifest(root)
     after = update_manifest(root, lambda now: _with_shards(now, root, shards))
     return None if after == before else manifest_url(root)
 
 
-def _with_shards(manifest: Manifest, root: str, shards: list[_Indexed]) -> Manifest:
+def _with_shards(manifest: Manifest, root: str, shards: list[_IndexedShard]) -> Manifest:
     splits = {record.path: name for name, records in manifest.splits.items() for record in records}
     for each in shards:
         path = relative_url(each.shard, root)
         if path not in splits or each.state != "kept":
-            manifest = merge_shards(manifest, splits.get(path) or split_of(path), [record_of(path, each.index)])
+            manifest = merge_shards(
+                manifest, splits.get(path) or each.split or split_of(path), [record_of(path, each.index)]
+            )
     return manifest
 
 
-def _export(loader: Loader, shards: list[_Indexed]) -> list[str]:
+def _export(loader: Loader, shards: list[_IndexedShard]) -> list[str]:
     if loader == "wids":
         return _export_wids(shards)
     written = []
@@ -215,8 +213,8 @@ def _export(loader: Loader, shards: list[_Indexed]) -> list[str]:
     return written
 
 
-def _export_wids(shards: list[_Indexed]) -> list[str]:
-    """One JSON a folder, in the sidecar folder: beside the tars a hub would take it for data."""
+def _export_wids(shards: list[_IndexedShard]) -> list[str]:
+    """Write one JSON per folder, in its sidecar folder, since hubs take a JSON next to the tars for data."""
     folders: dict[str, list[WidsShard]] = {}
     for each in shards:
         listed = WidsShard(each.shard, len(each.index), each.index.facts.size)
@@ -227,7 +225,7 @@ def _export_wids(shards: list[_Indexed]) -> list[str]:
     return urls
 
 
-def _report(shards: list[_Indexed], manifests: list[str], exported: list[str], as_json: bool) -> None:
+def _print_indexed(shards: list[_IndexedShard], manifests: list[str], exported: list[str], as_json: bool) -> None:
     if as_json:
         print_json({"shards": [each.document() for each in shards], "manifests": manifests, "exported": exported})
         return

@@ -18,10 +18,14 @@ import numpy as np
 import numpy.typing as npt
 import typer
 
-from shoal.dataset import ColumnSummary, Dataset
+from shoal.dataset._dataset import Dataset
+from shoal.dataset._tabular import ColumnSummary
 from shoal.errors import FieldError, OptionError, SampleKeyError, ShoalError
-from shoal.shard import Manifest, ShardRecord, ShardSource, members_of, record_of, split_of
-from shoal.store import store_for
+from shoal.shard._index import members_of
+from shoal.shard._manifest import ShardRecord, record_of
+from shoal.shard._source import ShardSource
+from shoal.shard._split_names import split_of
+from shoal.store._registry import store_for
 
 from ._options import (
     FieldsOption,
@@ -30,10 +34,10 @@ from ._options import (
     PathArgument,
     SplitOption,
     WhereOption,
-    indexed,
+    index_missing_shards,
     open_dataset,
     parse_fields,
-    shards_of,
+    require_shards,
 )
 from ._output import (
     json_value,
@@ -52,8 +56,8 @@ __all__ = ["cat", "head", "info", "ls", "view"]
 DescribeOption = Annotated[
     bool, typer.Option("--describe", help="Also ranges, means and commonest values of each metadata column.")
 ]
-_PAGE = 1000
-"""Members are printed in tables of so many samples, so that a long list starts at once and is never held whole."""
+_PAGE_SAMPLES = 1000
+"""Samples per table of members, so that a long list is printed as it is read."""
 
 
 def info(
@@ -72,17 +76,17 @@ def info(
       shoal info data/ --describe
     """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
     dataset = Dataset(path, split=split)
-    facts = describe(dataset, path, split, quiet=as_json)
+    facts = _describe(dataset, path, split, quiet=as_json)
     summary = dataset.describe() if with_values else None
     if summary is not None:
         facts["values"] = summary.to_dict()["columns"]
-    print_json(facts) if as_json else _print(facts, () if summary is None else summary.columns)
+    print_json(facts) if as_json else _print_info(facts, () if summary is None else summary.columns)
 
 
-def describe(dataset: Dataset[Any], path: str, split: str | None, *, quiet: bool) -> dict[str, Any]:
-    """Everything that ``shoal info`` says, as JSON would have it."""
-    source = shards_of(dataset)
-    splits = _splits(source, split, quiet)
+def _describe(dataset: Dataset[Any], path: str, split: str | None, *, quiet: bool) -> dict[str, Any]:
+    """Return everything that ``shoal info`` prints, as a JSON document."""
+    source = require_shards(dataset)
+    splits = _records_by_split(source, split, quiet)
     records = [record for listed in splits.values() for record in listed]
     fields = _field_totals(records)
     samples, payload = sum(record.samples for record in records), sum(each["bytes"] for each in fields.values())
@@ -96,19 +100,19 @@ def describe(dataset: Dataset[Any], path: str, split: str | None, *, quiet: bool
         "bytes": sum(record.bytes for record in records),
         "mean_sample_bytes": round(payload / samples, 1) if samples else 0,
         "compression": sorted({record.compression or "none" for record in records}),
-        "splits": {name: _totals(listed) for name, listed in splits.items()},
+        "splits": {name: _count_records(listed) for name, listed in splits.items()},
         "fields": fields,
-        "columns": _columns(source),
+        "columns": _column_types(source),
         "tombstones": len(dataset.tombstones),
         "metadata": {} if source.manifest is None else source.manifest.metadata,
     }
 
 
-def _splits(source: ShardSource, split: str | None, quiet: bool) -> dict[str, list[ShardRecord]]:
+def _records_by_split(source: ShardSource, split: str | None, quiet: bool) -> dict[str, list[ShardRecord]]:
     manifest = source.manifest
     if manifest is not None:
-        return {name: list(records) for name, records in _chosen(manifest, split)}
-    indexed(source, quiet=quiet)
+        return {name: list(records) for name, records in manifest.splits.items() if split in (None, name)}
+    index_missing_shards(source, quiet=quiet)
     splits: dict[str, list[ShardRecord]] = {}
     for number, ref in enumerate(source.shards):
         record = record_of(ref.url, source.shard(number).index)
@@ -116,11 +120,7 @@ def _splits(source: ShardSource, split: str | None, quiet: bool) -> dict[str, li
     return splits
 
 
-def _chosen(manifest: Manifest, split: str | None) -> list[tuple[str, tuple[ShardRecord, ...]]]:
-    return [(name, records) for name, records in manifest.splits.items() if split in (None, name)]
-
-
-def _totals(records: list[ShardRecord]) -> dict[str, int]:
+def _count_records(records: list[ShardRecord]) -> dict[str, int]:
     samples, size = sum(record.samples for record in records), sum(record.bytes for record in records)
     return {"shards": len(records), "samples": samples, "bytes": size}
 
@@ -135,15 +135,15 @@ def _field_totals(records: list[ShardRecord]) -> dict[str, dict[str, int]]:
     return totals
 
 
-def _columns(source: ShardSource) -> dict[str, str]:
-    """The metadata columns of the first shard: one index is enough to see how they look."""
-    with contextlib.suppress(ShoalError):  # a damaged index is the business of `shoal verify`
+def _column_types(source: ShardSource) -> dict[str, str]:
+    """Return the metadata columns of the first shard and their types; only one index is read."""
+    with contextlib.suppress(ShoalError):  # `shoal verify` reports a damaged index
         if source.shards:
             return {name: str(column.type) for name, column in source.shard(0).index.columns.items()}
     return {}
 
 
-def _print(facts: dict[str, Any], values: Sequence[ColumnSummary]) -> None:
+def _print_info(facts: dict[str, Any], values: Sequence[ColumnSummary]) -> None:
     size = f"{show_bytes(facts['bytes'])}, {show_bytes(facts['mean_sample_bytes'])} a sample"
     print_facts(
         [
@@ -156,7 +156,7 @@ def _print(facts: dict[str, Any], values: Sequence[ColumnSummary]) -> None:
         ]
     )
     print_text("")
-    rows = [(name, *_counts(total)) for name, total in facts["splits"].items()]
+    rows = [(name, *_split_cells(total)) for name, total in facts["splits"].items()]
     print_table(["split", "shards", "samples", "size"], rows, right=["shards", "samples", "size"])
     print_text("")
     print_table(["field", "samples", "size", "mean"], _field_rows(facts), right=["samples", "size", "mean"])
@@ -169,7 +169,7 @@ def _print(facts: dict[str, Any], values: Sequence[ColumnSummary]) -> None:
         print_table(["column", "type"], list(facts["columns"].items()))
 
 
-def _counts(total: dict[str, int]) -> tuple[str, str, str]:
+def _split_cells(total: dict[str, int]) -> tuple[str, str, str]:
     return f"{total['shards']:,}", f"{total['samples']:,}", show_bytes(total["bytes"])
 
 
@@ -206,24 +206,26 @@ def ls(
     if members or where is not None:
         _list_members(open_dataset(path, split=split, where=where, quiet=as_json), limit, as_json)
     else:
-        _list_shards(shards_of(Dataset(path, split=split)), split, limit, as_json)
+        _list_shards(require_shards(Dataset(path, split=split)), split, limit, as_json)
 
 
 def _list_shards(source: ShardSource, split: str | None, limit: int | None, as_json: bool) -> None:
-    indexed(source, quiet=as_json)
-    rows = [_shard_row(ref.url, record) for ref, record in zip(source.shards, _records(source, split), strict=True)]
+    index_missing_shards(source, quiet=as_json)
+    rows = [
+        _shard_row(ref.url, record) for ref, record in zip(source.shards, _list_records(source, split), strict=True)
+    ]
     if as_json:
         print_json({"shards": rows[:limit]})
         return
     table = [
-        (row["shard"], f"{row['samples']:,}", show_bytes(row["bytes"]), row["compression"] or "none", _keys(row))
+        (row["shard"], f"{row['samples']:,}", show_bytes(row["bytes"]), row["compression"] or "none", _format_keys(row))
         for row in rows[:limit]
     ]
     print_table(["shard", "samples", "size", "compression", "keys"], table, right=["samples", "size"])
 
 
-def _records(source: ShardSource, split: str | None) -> Sequence[ShardRecord]:
-    """By the manifest where there is one, so that no shard has to be opened."""
+def _list_records(source: ShardSource, split: str | None) -> Sequence[ShardRecord]:
+    """Return the records of the manifest, or where there is none, of the indexes."""
     manifest = source.manifest
     if manifest is not None:
         return manifest.shards if split is None else manifest.splits[split]
@@ -235,22 +237,26 @@ def _shard_row(url: str, record: ShardRecord) -> dict[str, Any]:
     return {"shard": url, **facts}
 
 
-def _keys(row: dict[str, Any]) -> str:
+def _format_keys(row: dict[str, Any]) -> str:
     first, last = row["first_key"], row["last_key"]
     return "" if first is None else first if first == last else f"{first} to {last}"
 
 
 def _list_members(dataset: Dataset[Any], limit: int | None, as_json: bool) -> None:
-    source, numbers = shards_of(dataset), dataset.numbers[:limit]
+    source, numbers = require_shards(dataset), dataset.numbers[:limit]
     if as_json:
-        print_json({"samples": list(_samples(source, numbers))})
+        print_json({"samples": list(_locate_samples(source, numbers))})
         return
-    for start in range(0, max(len(numbers), 1), _PAGE):
-        rows = [row for sample in _samples(source, numbers[start : start + _PAGE]) for row in _member_rows(sample)]
+    for start in range(0, max(len(numbers), 1), _PAGE_SAMPLES):
+        rows = [
+            row
+            for sample in _locate_samples(source, numbers[start : start + _PAGE_SAMPLES])
+            for row in _member_rows(sample)
+        ]
         print_table(["key", "field", "size", "offset", "shard"], rows, right=["size", "offset"])
 
 
-def _samples(source: ShardSource, numbers: npt.NDArray[np.int64]) -> Iterator[dict[str, Any]]:
+def _locate_samples(source: ShardSource, numbers: npt.NDArray[np.int64]) -> Iterator[dict[str, Any]]:
     shards = np.searchsorted(source.starts, numbers, "right") - 1
     rows = numbers - source.starts[shards]
     for number, shard, row in zip(numbers.tolist(), shards.tolist(), rows.tolist(), strict=True):
@@ -286,7 +292,7 @@ def head(
     dataset = open_dataset(path, split=split, where=where, fields=parse_fields(fields), quiet=as_json)
     samples = dataset.head(count)
     if as_json:
-        print_json({"samples": [_document(sample) for sample in samples], "total": len(dataset)})
+        print_json({"samples": [_sample_document(sample) for sample in samples], "total": len(dataset)})
         return
     names = list(dict.fromkeys(name for sample in samples for name in sample if not name.startswith("__")))
     rows = [
@@ -296,7 +302,7 @@ def head(
     print_table(["key", *names], rows)
 
 
-def _document(sample: dict[str, Any]) -> dict[str, Any]:
+def _sample_document(sample: dict[str, Any]) -> dict[str, Any]:
     fields = {name: json_value(value) for name, value in sample.items() if not name.startswith("__")}
     return {"key": sample["__key__"], "shard": sample["__url__"], "fields": fields}
 
@@ -326,17 +332,17 @@ def cat(
     """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
     if field is None and output is not None:
         raise OptionError("one field is written to a file", expected="--field F", found=f"--output {output} alone")
-    fields = None if field is None else field.removeprefix(".")
-    dataset = open_dataset(path, split=split, decode=fields is None, quiet=as_json)
-    number = _position_of(dataset, which, position)
-    if fields is None:
+    name = None if field is None else field.removeprefix(".")
+    dataset = open_dataset(path, split=split, decode=name is None, quiet=as_json)
+    number = _find_position(dataset, which, position)
+    if name is None:
         _show_sample(dataset[number], number, as_json)
     else:
-        _show_field(dataset, number, fields, output, as_json)
+        _show_field(dataset, number, name, output, as_json)
 
 
-def _position_of(dataset: Dataset[Any], which: str, is_position: bool) -> int:
-    """A key wins over a position: most keys are numbers too."""
+def _find_position(dataset: Dataset[Any], which: str, is_position: bool) -> int:
+    """Return the position that ``which`` names. A key comes first, since most keys are numbers too."""
     is_number = re.fullmatch(r"-?\d+", which) is not None
     if is_position and not is_number:
         raise OptionError("a position is a whole number", expected="such as 0 or -1", found=repr(which))
@@ -356,14 +362,14 @@ def _show_sample(sample: dict[str, Any], number: int, as_json: bool) -> None:
         return
     print_facts([("key", sample["__key__"]), ("shard", sample["__url__"])])
     for name, value in fields.items():
-        print_text(f"\n{printable(name)}:\n{_indented(value)}")
+        print_text(f"\n{printable(name)}:\n{_format_indented(value)}")
 
 
-def _indented(value: Any) -> str:
+def _format_indented(value: Any) -> str:
     if isinstance(value, dict | list):
         text = json.dumps(json_value(value), indent=2, ensure_ascii=False)
     else:
-        text = show_value(value, longest=None)
+        text = show_value(value, max_chars=None)
     return "\n".join(f"  {printable(line)}" for line in text.splitlines())
 
 
@@ -420,10 +426,10 @@ def view(
       shoal view data/ --type my_types:Full --lens my_types:thumbnail
       shoal view data/ --share 192.168.1.20
     """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
-    from shoal.viewer import viewing
+    from shoal.viewer._server import viewing
 
-    chosen = None if sample_type is None else _named(sample_type, "--type")
-    through = [_named(name, "--lens") for name in lenses or ()]
+    chosen = None if sample_type is None else _import_name(sample_type, "--type")
+    through = [_import_name(name, "--lens") for name in lenses or ()]
     with (
         suppress(KeyboardInterrupt),
         viewing(path, split=split, sample_type=chosen, lenses=through, port=port, share=share) as address,
@@ -435,24 +441,24 @@ def view(
         sys.stdout.flush()
         if browser:
             typer.launch(address.url)
-        _wait()
+        _wait_until_stopped()
 
 
-def _wait() -> None:
-    """Until Ctrl-C, or until the process is asked to end."""
-    over = threading.Event()
+def _wait_until_stopped() -> None:
+    """Wait for Ctrl-C or SIGTERM."""
+    stopped = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        over.wait()
+        stopped.wait()
         return
-    before = signal.signal(signal.SIGTERM, lambda *_: over.set())
+    before = signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     try:
-        over.wait()
+        stopped.wait()
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
-def _named(text: str, option: str) -> Any:
-    """What ``module:name`` names; modules beside the working folder count. Raises OptionError."""
+def _import_name(text: str, option: str) -> Any:
+    """Import ``module:name``, also from the working folder. Raises OptionError."""
     module, _, name = text.partition(":")
     if "" not in sys.path:
         sys.path.insert(0, "")

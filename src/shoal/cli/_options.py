@@ -1,4 +1,4 @@
-"""Options that several commands share, and opening what the user typed."""
+"""Options that several commands share, and functions that parse and open what they name."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from shoal.dataset import Dataset
+from shoal.dataset._dataset import Dataset
 from shoal.errors import FormatError, OptionError
-from shoal.load import Auto
-from shoal.shard import ShardSource
+from shoal.load._options import Auto
+from shoal.shard._source import ShardSource
 
 from ._output import progress
 
@@ -34,14 +34,15 @@ __all__ = [
     "WindowOption",
     "WorkersOption",
     "WorldOption",
-    "auto_or_number",
-    "indexed",
-    "loaded",
+    "command_group",
+    "default_rank",
+    "index_missing_shards",
     "open_dataset",
+    "open_for_loading",
+    "parse_auto_or_int",
     "parse_bytes",
     "parse_fields",
-    "ranks",
-    "shards_of",
+    "require_shards",
 ]
 
 PathArgument = Annotated[str, typer.Argument(metavar="PATH", help="A tar, a pattern or a folder.")]
@@ -73,7 +74,8 @@ WindowOption = Annotated[
 ]
 DropLastOption = Annotated[bool, typer.Option("--drop-last", help="Leave out a last batch that is short.")]
 TailOption = Annotated[
-    str, typer.Option("--tail", metavar="HOW", help="pad, carry, drop or uneven: when ranks do not divide the data.")
+    str,
+    typer.Option("--tail", metavar="HOW", help="pad, carry, drop or uneven: when ranks do not divide the data."),
 ]
 RankOption = Annotated[int | None, typer.Option("--rank", min=0, metavar="R", help="Which process this is.")]
 WorldOption = Annotated[int | None, typer.Option("--world-size", min=1, metavar="N", help="How many processes.")]
@@ -84,24 +86,35 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
-def parse_bytes(text: str) -> int:
-    """A number of bytes as people write it. Raises OptionError.
+def command_group(name: str, **options: Any) -> typer.Typer:
+    """Return an application for a group of commands, such as ``shoal store``."""
+    return typer.Typer(
+        name=name,
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        **options,
+    )
 
-    Example:
+
+def parse_bytes(text: str) -> int:
+    """Parse a number of bytes with an optional unit. Raises OptionError.
+
+    Examples:
         >>> parse_bytes("1000"), parse_bytes("2 MB"), parse_bytes("1GiB")
         (1000, 2000000, 1073741824)
     """
-    found = _SIZE.fullmatch(text.strip())
-    if found is None:
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
         raise OptionError("this is no number of bytes", expected="such as 1000, 500MB or 1GiB", found=repr(text))
-    number, unit, binary = found.groups()
+    number, unit, binary = match.groups()
     return int(float(number) * (1024 if binary else 1000) ** _POWERS[unit.lower()])
 
 
 def parse_fields(given: list[str] | None) -> list[str] | None:
-    """The fields named by ``--fields``; None when there was none.
+    """Return the fields named by ``--fields``; None where it was not given.
 
-    Example:
+    Examples:
         >>> parse_fields(["jpg,json", ".txt"])
         ['jpg', 'json', 'txt']
     """
@@ -119,16 +132,16 @@ def open_dataset(
     decode: Any = True,
     quiet: bool = True,
 ) -> Dataset[Any]:
-    """The samples that a command is about. Fields that are no valid json, text and so on stay bytes."""
+    """Open the samples that a command is about. Fields that cannot be decoded stay bytes."""
     dataset = Dataset(path, sample_type=dict, split=split, decode=decode, on_decode_error="keep")
-    indexed(shards_of(dataset), quiet=quiet)
+    index_missing_shards(require_shards(dataset), quiet=quiet)
     if fields is not None:
         dataset = dataset.columns(fields)
     return dataset if where is None else dataset.where(where)
 
 
-def shards_of(dataset: Dataset[Any]) -> ShardSource:
-    """The shards behind a dataset. Raises FormatError when it is not made of tar shards."""
+def require_shards(dataset: Dataset[Any]) -> ShardSource:
+    """Return the shards of a dataset. Raises FormatError when it is not made of tar shards."""
     source = dataset.source
     if not isinstance(source, ShardSource):
         raise FormatError(
@@ -140,8 +153,8 @@ def shards_of(dataset: Dataset[Any]) -> ShardSource:
     return source
 
 
-def indexed(source: ShardSource, *, quiet: bool) -> None:
-    """Index the shards that nobody has indexed yet, with a bar, since that reads all their bytes."""
+def index_missing_shards(source: ShardSource, *, quiet: bool) -> None:
+    """Index shards that have no index, with a progress bar, since that reads all their bytes."""
     if all(ref.samples is not None for ref in source.shards):
         return
     with progress("opening", len(source.shards), quiet=quiet) as advance:
@@ -150,11 +163,11 @@ def indexed(source: ShardSource, *, quiet: bool) -> None:
             advance(1)
 
 
-def auto_or_number(name: str, text: str) -> int | Auto:
-    """A number, or ``auto``. Raises typer.BadParameter.
+def parse_auto_or_int(name: str, text: str) -> int | Auto:
+    """Parse a number or ``auto``. Raises typer.BadParameter.
 
-    Example:
-        >>> auto_or_number("workers", "auto"), auto_or_number("workers", "4")
+    Examples:
+        >>> parse_auto_or_int("workers", "auto"), parse_auto_or_int("workers", "4")
         ('auto', 4)
     """
     if text == "auto":
@@ -164,19 +177,19 @@ def auto_or_number(name: str, text: str) -> int | Auto:
     return int(text)
 
 
-def ranks(rank: int | None, world_size: int | None) -> tuple[int | None, int | None]:
-    """Rank and world size as options have them; a world alone is seen from its first rank.
+def default_rank(rank: int | None, world_size: int | None) -> tuple[int | None, int | None]:
+    """Return rank and world size; the rank is 0 where only the world size is given.
 
-    Example:
-        >>> ranks(None, 8), ranks(None, None)
+    Examples:
+        >>> default_rank(None, 8), default_rank(None, None)
         ((0, 8), (None, None))
     """
     return (0 if rank is None and world_size is not None else rank), world_size
 
 
-def loaded(path: str, *, split: str | None, decode: str, quiet: bool) -> Dataset[Any]:
-    """The dataset that is loaded, its shards indexed."""
-    how: Any = {"yes": True, "no": False}.get(decode, decode)
-    dataset: Dataset[Any] = Dataset(path, split=split, decode=how)
-    indexed(shards_of(dataset), quiet=quiet)
+def open_for_loading(path: str, *, split: str | None, decode: str, quiet: bool) -> Dataset[Any]:
+    """Open a dataset for a loader, and index its shards."""
+    decode_spec: Any = {"yes": True, "no": False}.get(decode, decode)
+    dataset: Dataset[Any] = Dataset(path, split=split, decode=decode_spec)
+    index_missing_shards(require_shards(dataset), quiet=quiet)
     return dataset

@@ -1,4 +1,4 @@
-"""What the commands print, and how: tables for people, one JSON document for programs, progress on stderr."""
+"""Output of the commands: tables for people, JSON documents for programs, progress bars on stderr."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ __all__ = [
 ]
 
 _PIPE_WIDTH = 1000
-"""Where nobody looks at a terminal, lines are not cut to one."""
-_LONGEST = 60
+"""Columns where stdout is not a terminal: lines are not wrapped."""
+_MAX_VALUE_CHARS = 60
 
 
 def print_json(document: Any) -> None:
-    """The one document that a command prints under ``--json``."""
+    """Print the document of a command with ``--json``."""
     typer.echo(json.dumps(document, indent=1, default=str))
 
 
 def print_error_json(error: Exception) -> None:
-    """An error as a document."""
+    """Print an error as a JSON document."""
     facts: dict[str, Any] = {"type": type(error).__name__, "message": str(error)}
     if isinstance(error, ShoalError):
         facts |= {"shard": error.shard, "key": error.key, "field": error.field, "offset": error.offset}
@@ -51,14 +51,14 @@ def print_error_json(error: Exception) -> None:
 
 
 def print_text(text: str) -> None:
-    """A line for people."""
+    """Print a line."""
     typer.echo(text)
 
 
 def printable(text: str) -> str:
-    r"""Text from a dataset, safe to show: what a terminal would obey is written out.
+    r"""Return text with control characters escaped, so that names from a dataset cannot control the terminal.
 
-    Example:
+    Examples:
         >>> printable("a\x1b[2Jb")
         'a\\x1b[2Jb'
     """
@@ -74,7 +74,7 @@ def _console() -> Console:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()) -> None:
-    """A table; columns named in ``right`` are numbers and stand to the right."""
+    """Print a table; columns named in ``right`` are right-aligned."""
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for name in columns:
         table.add_column(name, justify="right" if name in right else "left", overflow="fold")
@@ -84,16 +84,16 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, right:
 
 
 def print_facts(facts: Sequence[tuple[str, str]]) -> None:
-    """Names and what they are, one a line."""
+    """Print names and values, one pair per line."""
     width = max((len(name) for name, _ in facts), default=0)
     for name, value in facts:
         typer.echo(f"{name:<{width}}  {printable(value)}")
 
 
 def show_bytes(size: float) -> str:
-    """A size for people.
+    """Format a number of bytes.
 
-    Example:
+    Examples:
         >>> show_bytes(20480)
         '20.5 kB'
     """
@@ -101,19 +101,19 @@ def show_bytes(size: float) -> str:
 
 
 def show_count(number: int, word: str) -> str:
-    """A number of things.
+    """Format a number with its noun.
 
-    Example:
+    Examples:
         >>> show_count(1, "shard"), show_count(2000, "sample")
         ('1 shard', '2,000 samples')
     """
     return f"{number:,} {word}{'' if number == 1 else 's'}"
 
 
-def show_value(value: Any, longest: int | None = _LONGEST) -> str:
-    """A field's value in a few words: bytes as their size, arrays as type and shape, the rest as text.
+def show_value(value: Any, max_chars: int | None = _MAX_VALUE_CHARS) -> str:
+    """Format a field's value: bytes as their size, arrays as type and shape, the rest as text.
 
-    Example:
+    Examples:
         >>> show_value(b"12345"), show_value({"a": 1}), show_value(np.zeros((2, 3), "f4"))
         ('5 B', '{"a": 1}', 'float32 (2, 3)')
     """
@@ -121,16 +121,15 @@ def show_value(value: Any, longest: int | None = _LONGEST) -> str:
         return show_bytes(len(value))
     if isinstance(value, np.ndarray):
         return f"{value.dtype} {value.shape}"
-    text = _one_line(value, longest) if isinstance(value, str) else json.dumps(json_value(value), ensure_ascii=False)
-    return text if longest is None or len(text) <= longest else f"{text[: longest - 3]}..."
-
-
-def _one_line(text: str, longest: int | None) -> str:
-    return text if longest is None else " ".join(text.split())
+    if isinstance(value, str):
+        text = value if max_chars is None else " ".join(value.split())
+    else:
+        text = json.dumps(json_value(value), ensure_ascii=False)
+    return text if max_chars is None or len(text) <= max_chars else f"{text[: max_chars - 3]}..."
 
 
 def json_value(value: Any) -> Any:
-    """A field's value as JSON can say it: bytes and arrays are described, not written out."""
+    """Return a field's value for JSON: bytes by their size, arrays by type and shape."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, bytes | bytearray | memoryview):
@@ -148,9 +147,9 @@ def json_value(value: Any) -> Any:
 
 @contextmanager
 def progress(words: str, total: int, *, quiet: bool, sizes: bool = False) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr while work goes on; gives the function to call with each step done.
+    """Show a progress bar on stderr; yields the function to call with the number of steps done.
 
-    Nothing is shown when ``quiet``, nor where stderr is no terminal. ``sizes`` says that steps are bytes.
+    Nothing is shown when ``quiet``, nor where stderr is not a terminal. With ``sizes``, steps are bytes.
     """
     if quiet or not sys.stderr.isatty():
         yield lambda done: None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -9,12 +10,14 @@ from typing import Annotated, Any
 
 import typer
 
-from shoal.build._sources import FolderPlan, plan_folder
-from shoal.dataset import Dataset
+from shoal.build._folders import FolderPlan, plan_folder
+from shoal.dataset._dataset import Dataset
 from shoal.errors import FormatError, ObjectExistsError, ObjectNotFoundError, OptionError, StoreError, UnsafeNameError
-from shoal.formats import WRITABLE, detect, formats, write_format
-from shoal.shard import KeyRule, ShardWriter
-from shoal.store import join_url, local_path, parent_url, scheme_of
+from shoal.formats._registry import detect, formats
+from shoal.formats._writers import WRITABLE, write_format
+from shoal.shard._member_names import KeyRule
+from shoal.shard._writer import ShardWriter
+from shoal.store._url import join_url, local_path, parent_url, scheme_of
 
 from ._options import (
     FieldsOption,
@@ -31,8 +34,7 @@ from ._output import print_json, print_text, printable, progress, show_bytes, sh
 
 __all__ = ["convert", "pack", "unpack"]
 
-
-# ---------------------------------------------------------------------------- shoal pack: a folder of files into shards
+_FORCE_HINT = "pass --force to replace it; where two shards have the same keys, unpack them one by one"
 
 
 def pack(
@@ -54,8 +56,9 @@ def pack(
     ] = False,
     hashed: Annotated[bool, typer.Option("--hash", help="Keep each shard's sha256 in the manifest.")] = False,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the dataset that is there, all at once.")
+        bool, typer.Option("--overwrite", help="Replace the split that is there, all at once.")
     ] = False,
+    append: Annotated[bool, typer.Option("--append", help="Add shards to what is there.")] = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on after the finished shards of a run that was cut.")
     ] = False,
@@ -73,8 +76,8 @@ def pack(
       shoal pack imagenet/val out/ --split validation --label-from-folder
       shoal pack texts/ 'out/texts-%04d.tar' --compression zstd --max-bytes 256MB
     """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
-    source, pattern = local_path(folder), _pattern(out, split)
-    plan = _plan(source, pattern, flatten, label_from_folder)
+    source, pattern = local_path(folder), _shard_pattern(out, split)
+    plan = _plan_packing(source, pattern, flatten, label_from_folder)
     writer = ShardWriter(
         pattern,
         max_samples=max_samples,
@@ -85,35 +88,38 @@ def pack(
         split=split,
         hashed=hashed,
         overwrite=overwrite,
+        append=append,
         resume=resume,
     )
-    _run_packing(plan, writer, as_json)
-    _report_packing(plan, writer, as_json)
+    _pack_samples(plan, writer, as_json)
+    _print_packed(plan, writer, as_json)
 
 
-def _run_packing(plan: FolderPlan, writer: ShardWriter, quiet: bool) -> None:
+def _pack_samples(plan: FolderPlan, writer: ShardWriter, quiet: bool) -> None:
     try:
-        _write(plan, writer, quiet)
+        with progress("packing", len(plan), quiet=quiet) as advance, writer:
+            for sample in plan:
+                writer.write(sample)
+                advance(1)
     except ObjectExistsError as error:
-        error.hint = "write elsewhere, or pass --overwrite to replace it"
+        error.hint = _with_option_names(error.hint)
         raise
 
 
-def _write(plan: FolderPlan, writer: ShardWriter, quiet: bool) -> None:
-    with progress("packing", len(plan), quiet=quiet) as advance, writer:
-        for sample in plan:
-            writer.write(sample)
-            advance(1)
+def _with_option_names(hint: str | None) -> str | None:
+    """A hint of a writer, with the names of the command's options."""
+    names = {name: f"--{name}" for name in ("append", "overwrite", "resume")}
+    return hint and functools.reduce(lambda text, name: text.replace(f"{name}=True", names[name]), names, hint)
 
 
-def _pattern(out: str, split: str | None) -> str:
-    """A name that ends in .tar, or has a place for a number, names the shards; any other is a folder for them."""
+def _shard_pattern(out: str, split: str | None) -> str:
+    """Return the pattern of shard names: OUT if it ends in .tar or has a number in it, else one for the folder OUT."""
     if out.endswith(".tar") or re.search(r"%0?\d*d|\{:0?\d*d?\}", out):
         return out
     return join_url(out, f"{split or 'shard'}-%06d.tar")
 
 
-def _plan(folder: str, pattern: str, flatten: bool, label_from_folder: bool) -> FolderPlan:
+def _plan_packing(folder: str, pattern: str, flatten: bool, label_from_folder: bool) -> FolderPlan:
     target = parent_url(pattern)
     out = local_path(target) if scheme_of(target) == "file" else None
     if out is not None and os.path.realpath(out) == os.path.realpath(folder):
@@ -122,7 +128,7 @@ def _plan(folder: str, pattern: str, flatten: bool, label_from_folder: bool) -> 
     return plan_folder(folder, rule=rule, label_from_folder=label_from_folder, without=out)
 
 
-def _report_packing(plan: FolderPlan, writer: ShardWriter, as_json: bool) -> None:
+def _print_packed(plan: FolderPlan, writer: ShardWriter, as_json: bool) -> None:
     size = sum(record.bytes for record in writer.shards)
     if as_json:
         facts: dict[str, Any] = {"samples": writer.samples, "bytes": size, "shards": writer.urls}
@@ -135,9 +141,6 @@ def _report_packing(plan: FolderPlan, writer: ShardWriter, as_json: bool) -> Non
     if plan.skipped:
         some = printable(", ".join(plan.skipped[:5]))
         print_text(f"passed over {show_count(len(plan.skipped), 'file')} without an extension: {some}")
-
-
-# --------------------------------------- shoal unpack: samples back into files, never outside the folder that was named
 
 
 def unpack(
@@ -163,7 +166,7 @@ def unpack(
     dataset = open_dataset(path, split=split, where=where, fields=parse_fields(fields), decode=False, quiet=as_json)
     if limit is not None:
         dataset = dataset.select(range(min(limit, len(dataset))))
-    folder = _Folder(local_path(out), force=force)
+    folder = _OutputFolder(local_path(out), force=force)
     with progress("unpacking", len(dataset), quiet=as_json) as advance:
         for sample in dataset:
             _write_sample(folder, sample)
@@ -175,16 +178,13 @@ def unpack(
         print_text(f"{show_count(len(dataset), 'sample')} as {files}: {out}")
 
 
-def _write_sample(folder: _Folder, sample: dict[str, Any]) -> None:
+def _write_sample(folder: _OutputFolder, sample: dict[str, Any]) -> None:
     for field, data in sample.items():
         if field not in ("__key__", "__url__"):
             folder.write(sample["__key__"], field, data, sample["__url__"])
 
 
-_REPLACE = "pass --force to replace it; where two shards have the same keys, unpack them one by one"
-
-
-class _Folder:
+class _OutputFolder:
     """Writes files below one folder and nowhere else."""
 
     def __init__(self, root: str, *, force: bool) -> None:
@@ -194,12 +194,12 @@ class _Folder:
         self._force = force
         self._inside: set[str] = set()
         self._written: set[str] = set()
-        """What this run made, which it must not replace. Kept only where it may replace anything."""
+        """Files of this run, which it must not replace; only needed with ``force``."""
 
     def write(self, key: str, field: str, data: bytes, shard: str) -> None:
-        """Write one member. Raises UnsafeNameError, or ObjectExistsError for a file that is there."""
+        """Write one member. Raises UnsafeNameError, or ObjectExistsError for a file that exists."""
         name = f"{key}.{field}"
-        reason = _unsafe(name)
+        reason = _unsafe_reason(name)
         if reason:
             raise UnsafeNameError(f"a member {reason}, so it is not unpacked", found=repr(name), shard=shard, key=key)
         path = os.path.join(self._root, *name.split("/"))
@@ -207,7 +207,7 @@ class _Folder:
         try:
             self._create(path, data)
         except FileExistsError as error:
-            hint = "two shards have the key: unpack them one by one" if path in self._written else _REPLACE
+            hint = "two shards have the key: unpack them one by one" if path in self._written else _FORCE_HINT
             raise ObjectExistsError("the file exists already", found=path, shard=shard, hint=hint) from error
         except OSError as error:
             raise StoreError(error.strerror or str(error), found=path, shard=shard) from error
@@ -217,7 +217,7 @@ class _Folder:
         self.bytes += len(data)
 
     def _enter(self, folder: str, name: str, shard: str) -> None:
-        """Make a folder, unless a link on the way to it leads out."""
+        """Make a folder, unless a link on its path leads out of the root."""
         if folder in self._inside:
             return
         root, real = os.path.realpath(self._root), os.path.realpath(folder)
@@ -231,16 +231,16 @@ class _Folder:
         self._inside.add(folder)
 
     def _create(self, path: str, data: bytes) -> None:
-        """Never through a link that is there: the file is made anew, in place of whatever has its name."""
+        """Create a file; never writes through an existing link."""
         if self._force and path not in self._written and os.path.lexists(path):
             os.unlink(path)
         with open(path, "xb") as file:
             file.write(data)
 
 
-def _unsafe(name: str) -> str | None:
-    """Why no file may have this name."""
-    parts = name.removeprefix("./").split("/")  # what `tar cf x.tar .` puts before every name
+def _unsafe_reason(name: str) -> str | None:
+    """Return why a file must not have this name; None where it may."""
+    parts = name.removeprefix("./").split("/")  # `tar cf x.tar .` writes ./ before every name
     if "\0" in name or "\\" in name:
         return "has a NUL or a backslash in its name"
     if name.startswith("/") or os.path.splitdrive(name)[0]:
@@ -248,9 +248,6 @@ def _unsafe(name: str) -> str | None:
     if any(part in ("", ".", "..") for part in parts):
         return "has a name that climbs out of its folder"
     return None
-
-
-# ------------------------------------------------------------------ shoal convert: samples from one format into another
 
 
 def convert(
@@ -269,6 +266,7 @@ def convert(
         int | None, typer.Option("--max-samples", min=1, metavar="N", help="Of one file or shard.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
+    append: Annotated[bool, typer.Option("--append", help="Add shards to what is there; tar shards only.")] = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on after the finished shards of a run that was cut; tar shards only.")
     ] = False,
@@ -291,20 +289,21 @@ def convert(
     to_name = _target_format(target, to_format)
     if from_format is not None and from_format not in formats():
         raise FormatError("no such format", expected=" or ".join(formats()), found=from_format)
-    if resume and to_name != "webdataset":
-        raise OptionError("only tar shards can be gone on with", expected="--to webdataset", found=to_name)
-    _refuse_same(source, target)
-    dataset = _opened(source, from_format, split, where, fields)
-    urls = _run_conversion(dataset, target, to_name, max_samples, overwrite, resume, as_json)
-    _report_conversion(dataset, urls, to_name, as_json)
+    if (resume or append) and to_name != "webdataset":
+        raise OptionError("--append and --resume are for tar shards", expected="--to webdataset", found=to_name)
+    _check_not_same(source, target)
+    dataset = _open_source(source, from_format, split, where, fields)
+    options = {name: True for name, given in (("append", append), ("resume", resume)) if given}
+    urls = _write_converted(dataset, target, to_name, max_samples, overwrite, options, as_json)
+    _print_converted(dataset, urls, to_name, as_json)
 
 
-def _target_format(target: str, asked: str | None) -> str:
-    """What is to be written. A name that tells nothing is a folder for tar shards."""
-    if asked is not None:
-        if asked not in WRITABLE:
-            raise FormatError("nothing is written in this format", expected=" or ".join(WRITABLE), found=asked)
-        return asked
+def _target_format(target: str, to_format: str | None) -> str:
+    """Return the format to write. A name without an extension is a folder of tar shards."""
+    if to_format is not None:
+        if to_format not in WRITABLE:
+            raise FormatError("nothing is written in this format", expected=" or ".join(WRITABLE), found=to_format)
+        return to_format
     name = os.path.basename(target.rstrip("/"))
     if "." not in name:
         return "webdataset"
@@ -316,14 +315,14 @@ def _target_format(target: str, asked: str | None) -> str:
         ) from None
 
 
-def _refuse_same(source: str, target: str) -> None:
+def _check_not_same(source: str, target: str) -> None:
     if scheme_of(source) == scheme_of(target) == "file":
         paths = [os.path.realpath(local_path(name)) for name in (source, target)]
         if paths[0] == paths[1]:
             raise OptionError("the result would take the place of its source", expected="another DST", found=target)
 
 
-def _opened(
+def _open_source(
     source: str, name: str | None, split: str | None, where: str | None, fields: list[str] | None
 ) -> Dataset[Any]:
     dataset = Dataset(source, sample_type=dict, format=name, split=split, on_decode_error="keep")
@@ -332,32 +331,31 @@ def _opened(
     return dataset if where is None else dataset.where(where)
 
 
-def _run_conversion(
+def _write_converted(
     dataset: Dataset[Any],
     target: str,
     name: str,
     max_samples: int | None,
     overwrite: bool,
-    resume: bool,
+    options: dict[str, Any],
     quiet: bool,
 ) -> list[str]:
-    options = {"resume": True} if resume else {}
     try:
         with progress("converting", len(dataset), quiet=quiet) as advance:
-            samples = _counted(dataset, advance)
+            samples = _count_samples(dataset, advance)
             return write_format(target, samples, format=name, max_samples=max_samples, overwrite=overwrite, **options)
     except ObjectExistsError as error:
-        error.hint = "write elsewhere, or pass --overwrite to replace it"
+        error.hint = _with_option_names(error.hint)
         raise
 
 
-def _counted(samples: Iterable[Any], advance: Callable[[int], None]) -> Iterator[Any]:
+def _count_samples(samples: Iterable[Any], advance: Callable[[int], None]) -> Iterator[Any]:
     for sample in samples:
         yield sample
         advance(1)
 
 
-def _report_conversion(dataset: Dataset[Any], urls: list[str], name: str, as_json: bool) -> None:
+def _print_converted(dataset: Dataset[Any], urls: list[str], name: str, as_json: bool) -> None:
     if as_json:
         print_json({"samples": len(dataset), "format": name, "files": urls})
         return

@@ -1,4 +1,4 @@
-"""``shoal bench``, ``dataload`` and ``plan``: how fast a dataset is read, and what a run will cost."""
+"""``shoal bench``, ``dataload`` and ``plan``: measure and predict how fast a dataset is read."""
 
 from __future__ import annotations
 
@@ -21,11 +21,20 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from shoal.dataset import Dataset
+from shoal.dataset._dataset import Dataset
 from shoal.errors import FormatError
-from shoal.load import DataLoader, LoaderOptions, LoaderStats, Prediction, predict
-from shoal.shard import WEBDATASET_RULE, Manifest, Sample, ShardRef, ShardSource, ShardWriter, estimate_reads
-from shoal.store import local_path, parent_url, scheme_of, store_for
+from shoal.load._estimate import Prediction, predict
+from shoal.load._loader import DataLoader
+from shoal.load._options import LoaderOptions
+from shoal.load._stats import LoaderStats
+from shoal.shard._manifest import Manifest
+from shoal.shard._member_names import WEBDATASET_RULE
+from shoal.shard._read_cost import estimate_reads
+from shoal.shard._shard import Sample
+from shoal.shard._source import ShardRef, ShardSource
+from shoal.shard._writer import ShardWriter
+from shoal.store._registry import store_for
+from shoal.store._url import local_path, parent_url, scheme_of
 
 from ._options import (
     BatchSizeOption,
@@ -42,32 +51,34 @@ from ._options import (
     TailOption,
     WindowOption,
     WorldOption,
-    auto_or_number,
-    loaded,
+    default_rank,
+    open_for_loading,
+    parse_auto_or_int,
     parse_bytes,
-    ranks,
-    shards_of,
+    require_shards,
 )
 from ._output import print_facts, print_json, print_table, print_text, progress, show_bytes, show_count
 
 __all__ = ["bench", "dataload", "plan"]
 
-Way = Callable[[], str | None]
-"""Something to measure. It gives back the folder it made, if any, to be removed when the clock has stopped."""
+Benchmark = Callable[[], str | None]
+"""A function to measure. Returns the folder that it wrote, if any, which is removed when the time has been taken."""
 Fact = tuple[str, str]
-
-
-# ------------------------------------------------------------------ shoal bench: how fast a dataset is read and written
-
-
-_PART = 1 << 20
-_BATCH = 256
-_ENOUGH = 16 << 20
+_READ_BYTES = 1 << 20
+_BATCH_SAMPLES = 256
+_MIN_BENCH_BYTES = 16 << 20
+"""With less data, opening files takes more time than reading them."""
+_INTERRUPTED = 130
+_SHOWN_STEPS = 8
+_INTERVAL_S = 0.1
+"""Seconds between two updates of the statistics; an update per batch would slow fast loaders down."""
+_MEASURED_BYTES = 8 << 20
+_PROBE_SAMPLES = 64
 
 
 @dataclass(frozen=True, slots=True)
 class _Speed:
-    """One way to move bytes: its median time, and the median of its ratios to the limit, round by round."""
+    """The median time of a benchmark, and the median of its ratios to the limit in each round."""
 
     seconds: float
     ratio: float
@@ -99,8 +110,8 @@ def bench(
       shoal bench data/ --bytes 1GB --repeats 9
       shoal bench data/ --scratch /mnt/other --json
     """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
-    source = _some_shards(shards_of(Dataset(path, split=split)), parse_bytes(most))
-    unchecked = _source(source.shards, source.manifest, verify=False)
+    source = _first_shards(require_shards(Dataset(path, split=split)), parse_bytes(most))
+    unchecked = _open_source(source.shards, source.manifest, verify=False)
     with closing(source), closing(unchecked), progress("measuring", 2 * repeats, quiet=as_json) as advance:
         size = sum(store_for(ref.url).info(ref.url).size for ref in source.shards)
         reads = _measure_reads(source, unchecked, repeats, advance)
@@ -118,7 +129,7 @@ def bench(
     print_json(facts) if as_json else _print_bench(facts)
 
 
-def _some_shards(source: ShardSource, most: int) -> ShardSource:
+def _first_shards(source: ShardSource, most: int) -> ShardSource:
     """The first shards, up to ``most`` bytes; at least one."""
     chosen: list[ShardRef] = []
     left = most
@@ -129,10 +140,10 @@ def _some_shards(source: ShardSource, most: int) -> ShardSource:
         chosen.append(ref)
     if not chosen:
         raise FormatError("there is nothing to measure", expected="at least one shard", found="none")
-    return _source(chosen, source.manifest)
+    return _open_source(chosen, source.manifest)
 
 
-def _source(shards: Sequence[ShardRef], manifest: Manifest | None, *, verify: bool = True) -> ShardSource:
+def _open_source(shards: Sequence[ShardRef], manifest: Manifest | None, *, verify: bool = True) -> ShardSource:
     rule = WEBDATASET_RULE if manifest is None else manifest.rule
     return ShardSource(shards, rule=rule, verify=verify, manifest=manifest)
 
@@ -141,20 +152,20 @@ def _measure_reads(
     source: ShardSource, unchecked: ShardSource, repeats: int, advance: Callable[[int], None]
 ) -> dict[str, _Speed]:
     order = np.random.default_rng(0).permutation(len(source))
-    ways: dict[str, Way] = {
-        "limit": lambda: _read_plainly(source),
+    benchmarks: dict[str, Benchmark] = {
+        "limit": lambda: _read_files(source),
         "sequential": lambda: _read_in_order(source),
         "sequential, unchecked": lambda: _read_in_order(unchecked),
         "random": lambda: _read_at_random(source, order),
     }
-    return _measured(ways, repeats, advance)
+    return _measure(benchmarks, repeats, advance)
 
 
-def _measured(ways: dict[str, Way], repeats: int, advance: Callable[[int], None]) -> dict[str, _Speed]:
-    """In turn, so that whatever else the machine does meets all ways alike. The first round only warms up."""
-    times: dict[str, list[float]] = {name: [] for name in ways}
+def _measure(benchmarks: dict[str, Benchmark], repeats: int, advance: Callable[[int], None]) -> dict[str, _Speed]:
+    """Run all benchmarks in each round, so that other load affects them alike. The first round only warms up."""
+    times: dict[str, list[float]] = {name: [] for name in benchmarks}
     for number in range(repeats + 1):
-        for name, run in ways.items():
+        for name, run in benchmarks.items():
             start = time.perf_counter()
             made = run()
             taken = time.perf_counter() - start
@@ -163,7 +174,7 @@ def _measured(ways: dict[str, Way], repeats: int, advance: Callable[[int], None]
             if made is not None:
                 shutil.rmtree(made)
         advance(1 if number else 0)
-    limit = times[next(iter(ways))]
+    limit = times[next(iter(benchmarks))]
     return {
         name: _Speed(
             statistics.median(own), statistics.median(best / each for best, each in zip(limit, own, strict=True))
@@ -172,9 +183,9 @@ def _measured(ways: dict[str, Way], repeats: int, advance: Callable[[int], None]
     }
 
 
-def _read_plainly(source: ShardSource) -> None:
-    """The limit: every byte into one buffer, and nothing else."""
-    buffer = bytearray(_PART)
+def _read_files(source: ShardSource) -> None:
+    """Read every byte into one buffer: the limit of reading."""
+    buffer = bytearray(_READ_BYTES)
     for ref in source.shards:
         if scheme_of(ref.url) == "file":
             with open(local_path(ref.url), "rb", buffering=0) as file:
@@ -182,8 +193,8 @@ def _read_plainly(source: ShardSource) -> None:
                     pass
         else:
             with closing(store_for(ref.url).open(ref.url)) as reader:
-                for start in range(0, reader.info.size, _PART):
-                    reader.read(start, start + _PART)
+                for start in range(0, reader.info.size, _READ_BYTES):
+                    reader.read(start, start + _READ_BYTES)
 
 
 def _read_in_order(source: ShardSource) -> None:
@@ -192,24 +203,24 @@ def _read_in_order(source: ShardSource) -> None:
 
 
 def _read_at_random(source: ShardSource, order: np.ndarray[Any, np.dtype[np.int64]]) -> None:
-    for start in range(0, len(order), _BATCH):
-        source.read(order[start : start + _BATCH])
+    for start in range(0, len(order), _BATCH_SAMPLES):
+        source.read(order[start : start + _BATCH_SAMPLES])
 
 
 def _measure_writes(
     source: ShardSource, most: int, scratch: str | None, repeats: int, advance: Callable[[int], None]
 ) -> tuple[tuple[int, int], dict[str, _Speed]]:
-    """Gives the size and number of what was written, too."""
+    """Measure writing. Returns the bytes and samples that were written, too."""
     samples = _samples_in_memory(source, most)
     with _scratch_folder(source, scratch) as folder:
-        original = _write(samples, folder)
+        original = _write_samples(samples, folder)
         paths = [each.path for each in os.scandir(original) if each.is_file()]
         size = sum(os.path.getsize(path) for path in paths)
-        ways: dict[str, Way] = {
-            "limit": lambda: _copy_plainly(paths, folder),
-            "write": lambda: _write(samples, folder),
+        benchmarks: dict[str, Benchmark] = {
+            "limit": lambda: _copy_files(paths, folder),
+            "write": lambda: _write_samples(samples, folder),
         }
-        return (size, len(samples)), _measured(ways, repeats, advance)
+        return (size, len(samples)), _measure(benchmarks, repeats, advance)
 
 
 def _samples_in_memory(source: ShardSource, most: int) -> list[Sample]:
@@ -229,7 +240,7 @@ def _samples_in_memory(source: ShardSource, most: int) -> list[Sample]:
 
 @contextmanager
 def _scratch_folder(source: ShardSource, scratch: str | None) -> Iterator[str]:
-    """A folder on the disk that the data is on, where that can be; the system's own place for such things elsewhere."""
+    """Make a temporary folder next to the data where that is writable, else in the system's folder."""
     url = source.shards[0].url
     beside = local_path(parent_url(url)) if scheme_of(url) == "file" else None
     chosen = scratch or (beside if beside is not None and os.access(beside, os.W_OK) else None)
@@ -237,7 +248,7 @@ def _scratch_folder(source: ShardSource, scratch: str | None) -> Iterator[str]:
         yield folder
 
 
-def _write(samples: list[Sample], folder: str) -> str:
+def _write_samples(samples: list[Sample], folder: str) -> str:
     target = tempfile.mkdtemp(dir=folder)
     with ShardWriter(os.path.join(target, "bench-%06d.tar")) as writer:
         for sample in samples:
@@ -245,9 +256,9 @@ def _write(samples: list[Sample], folder: str) -> str:
     return target
 
 
-def _copy_plainly(paths: list[str], folder: str) -> str:
-    """What `cat` does: bytes through one buffer, and nothing else."""
-    target, buffer = tempfile.mkdtemp(dir=folder), bytearray(_PART)
+def _copy_files(paths: list[str], folder: str) -> str:
+    """Copy files through one buffer: the limit of writing."""
+    target, buffer = tempfile.mkdtemp(dir=folder), bytearray(_READ_BYTES)
     view = memoryview(buffer)
     for path in paths:
         copy = os.path.join(target, os.path.basename(path))
@@ -268,22 +279,13 @@ def _print_bench(facts: dict[str, Any]) -> None:
     columns = ["what", "of the limit", "bytes a second", "samples a second"]
     print_table(columns, [*rows, *limits], right=columns[1:])
     size = f"{show_bytes(facts['bytes'])}, {facts['samples']:,} samples"
-    if facts["bytes"] < _ENOUGH:
+    if facts["bytes"] < _MIN_BENCH_BYTES:
         print_text("\nso little data says little: opening files counts for more than reading them")
     print_text(f"\nover {size} of {facts['path']}, the median of {facts['repeats']} rounds, warm")
 
 
 def _rate_cells(speed: dict[str, float]) -> tuple[str, str]:
     return f"{show_bytes(speed['bytes_per_second'])}/s", f"{speed['samples_per_second']:,}"
-
-
-# --------------------------------------------------------------- shoal dataload: a loader at work, and what holds it up
-
-
-_INTERRUPTED = 130
-_SHOWN_STEPS = 8
-_EVERY = 0.1
-"""Seconds between two looks at the statistics: a look at each batch would slow quick loaders down."""
 
 
 def dataload(
@@ -317,7 +319,7 @@ def dataload(
       shoal dataload data/ --decode rgb8 --workers 4 --prefetch 8
       shoal dataload data/ --rank 3 --world-size 8 --max-batches 1000 --json
     """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
-    rank, world_size = ranks(rank, world_size)
+    rank, world_size = default_rank(rank, world_size)
     options = LoaderOptions(
         batch_size=batch_size,
         shuffle=shuffle,
@@ -325,32 +327,32 @@ def dataload(
         window=window,
         drop_last=drop_last,
         tail=tail,  # type: ignore[arg-type] # checked by LoaderOptions itself
-        num_workers=auto_or_number("workers", workers),
-        prefetch=auto_or_number("prefetch", prefetch),
+        num_workers=parse_auto_or_int("workers", workers),
+        prefetch=parse_auto_or_int("prefetch", prefetch),
         rank=rank,
         world_size=world_size,
     )
-    with closing(DataLoader(loaded(path, split=split, decode=decode, quiet=as_json), options)) as loader:
-        interrupted, seconds = _run(loader, epochs, max_batches, quiet=as_json)
+    with closing(DataLoader(open_for_loading(path, split=split, decode=decode, quiet=as_json), options)) as loader:
+        interrupted, seconds = _run_loader(loader, epochs, max_batches, quiet=as_json)
         stats = loader.stats()
     document = {
         "path": path,
         "seconds": round(seconds, 6),
         "interrupted": interrupted,
         **_loader_rates(stats),
-        **_plain(stats),
+        **_other_stats(stats),
     }
     print_json(document) if as_json else _print_dataload(stats, interrupted)
     if interrupted:
         raise typer.Exit(_INTERRUPTED)
 
 
-def _run(loader: DataLoader, epochs: int, most: int | None, *, quiet: bool) -> tuple[bool, float]:
-    """Take the batches and let go of them. Says whether it was interrupted, and how long it took."""
+def _run_loader(loader: DataLoader, epochs: int, most: int | None, *, quiet: bool) -> tuple[bool, float]:
+    """Iterate over the batches. Returns whether it was interrupted, and how many seconds it took."""
     begun = time.perf_counter()
     batches = itertools.islice((batch for _ in range(epochs) for batch in loader), most)
     try:
-        with _shown(loader, quiet=quiet) as show:
+        with _live_statistics(loader, quiet=quiet) as show:
             for _ in batches:
                 show()
     except KeyboardInterrupt:
@@ -359,20 +361,20 @@ def _run(loader: DataLoader, epochs: int, most: int | None, *, quiet: bool) -> t
 
 
 @contextmanager
-def _shown(loader: DataLoader, *, quiet: bool) -> Iterator[Any]:
-    """A table on stderr that follows the loader; nothing where nobody looks."""
+def _live_statistics(loader: DataLoader, *, quiet: bool) -> Iterator[Any]:
+    """Show a table on stderr that follows the loader, where that is a terminal."""
     if quiet or not sys.stderr.isatty():
         yield lambda: None
         return
     console = Console(file=sys.stderr, highlight=False)
     with Live(console=console, auto_refresh=False, transient=True) as live:
-        following = 0.0
+        next_update = 0.0
 
         def show() -> None:
-            nonlocal following
-            if time.perf_counter() >= following:
+            nonlocal next_update
+            if time.perf_counter() >= next_update:
                 live.update(_live_table(loader.stats()), refresh=True)
-                following = time.perf_counter() + _EVERY
+                next_update = time.perf_counter() + _INTERVAL_S
 
         yield show
 
@@ -394,7 +396,7 @@ def _loader_facts(stats: LoaderStats) -> list[Fact]:
         ("read", f"{show_count(stats.samples, 'sample')}, {show_bytes(stats.bytes)}, in {stats.batches:,} batches"),
         ("bound by", stats.bound_by),
         ("waited", f"{stats.wait:.2f} s of {stats.seconds:.2f} s"),
-        ("work", f"{_work(stats)}, over all threads"),
+        ("work", f"{_format_work(stats)}, over all threads"),
         ("first batch", f"after {first}" if first else "none came"),
         ("settings", f"{show_count(stats.workers, 'worker')}, {stats.prefetch} ahead"),
         *quality,
@@ -402,16 +404,16 @@ def _loader_facts(stats: LoaderStats) -> list[Fact]:
     ]
 
 
-def _work(stats: LoaderStats) -> str:
+def _format_work(stats: LoaderStats) -> str:
     done = {"read": stats.fetch, "decode": stats.decode, "map": stats.map, "collate": stats.collate}
     return ", ".join(f"{name} {seconds:.2f} s" for name, seconds in done.items())
 
 
 def _last_steps(stats: LoaderStats) -> list[Fact]:
-    return [("tried", _step(one)) for one in stats.tuning[-_SHOWN_STEPS:]]
+    return [("tried", _format_step(one)) for one in stats.tuning[-_SHOWN_STEPS:]]
 
 
-def _step(one: dict[str, Any]) -> str:
+def _format_step(one: dict[str, Any]) -> str:
     rate, share = one["rate"], one["wait_share"]
     return f"{show_count(one['workers'], 'worker')}, {one['prefetch']} ahead: {rate:,.1f} batches/s, {share:.0%} wait"
 
@@ -435,15 +437,8 @@ def _loader_rates(stats: LoaderStats) -> dict[str, float]:
     return {"samples_per_second": stats.samples / seconds, "bytes_per_second": stats.bytes / seconds}
 
 
-def _plain(stats: LoaderStats) -> dict[str, Any]:
+def _other_stats(stats: LoaderStats) -> dict[str, Any]:
     return {name: value for name, value in stats.to_dict().items() if name not in ("seconds", "rate")}
-
-
-# -------------------------------- shoal plan: what a training run will ask of the store and of memory, before it starts
-
-
-_MEASURED_BYTES = 8 << 20
-_FEW = 64
 
 
 def plan(
@@ -491,75 +486,78 @@ def plan(
         tail=tail,  # type: ignore[arg-type] # checked by LoaderOptions itself
         drop_last=drop_last,
         replication=replication,
-        num_workers=auto_or_number("workers", workers),
-        prefetch=auto_or_number("prefetch", prefetch),
+        num_workers=parse_auto_or_int("workers", workers),
+        prefetch=parse_auto_or_int("prefetch", prefetch),
         rank=0,
         world_size=world_size,
     )
-    dataset = loaded(path, split=split, decode="yes", quiet=as_json)
-    speed, delay = _speed(shards_of(dataset), None if bandwidth is None else parse_bytes(bandwidth), latency)
-    foretold = predict(dataset, options, bandwidth=speed, latency=delay)
+    dataset = open_for_loading(path, split=split, decode="yes", quiet=as_json)
+    speed, delay = _measure_speed(
+        require_shards(dataset), None if bandwidth is None else parse_bytes(bandwidth), latency
+    )
+    prediction = predict(dataset, options, bandwidth=speed, latency=delay)
     if as_json:
-        print_json({"path": path, "bandwidth": speed, "latency": delay, **foretold.to_dict()})
+        print_json({"path": path, "bandwidth": speed, "latency": delay, **prediction.to_dict()})
     else:
-        print_facts([*_plan_facts(foretold), *_times(foretold, speed, delay)])
+        print_facts([*_plan_facts(prediction), *_time_facts(prediction, speed, delay)])
 
 
-def _speed(source: ShardSource, bandwidth: float | None, latency: float | None) -> tuple[float | None, float]:
-    """What was given, else what reading the first samples takes: one for the latency, some for the bandwidth."""
+def _measure_speed(source: ShardSource, bandwidth: float | None, latency: float | None) -> tuple[float | None, float]:
+    """Return bandwidth and latency: those given, else measured by reading one sample and then several."""
     if bandwidth is not None or not len(source):
         return bandwidth, latency or 0.0
-    few = np.arange(min(len(source), _FEW))
+    few = np.arange(min(len(source), _PROBE_SAMPLES))
     mean = max(1.0, estimate_reads(source, few).bytes / len(few))
     rows = np.arange(min(len(source), max(2, int(_MEASURED_BYTES / mean))))
     source.read(rows[:1])  # opens the shard
-    one, run = _seconds(source, rows[:1]), _seconds(source, rows)
+    one, run = _time_read(source, rows[:1]), _time_read(source, rows)
     each = max(run - one, 1e-9) / estimate_reads(source, rows).bytes
     return 1 / each, one if latency is None else latency
 
 
-def _seconds(source: ShardSource, rows: npt.NDArray[np.int64]) -> float:
+def _time_read(source: ShardSource, rows: npt.NDArray[np.int64]) -> float:
     begun = time.perf_counter()
     source.read(rows)
     return time.perf_counter() - begun
 
 
-def _plan_facts(told: Prediction) -> list[Fact]:
-    about = "" if told.is_exact else "about "
-    repeated = f", {show_count(told.repeated, 'sample')} twice" if told.repeated else ""
-    held = f", {show_bytes(told.held_bytes)} of shards that are kept" if told.held_bytes else ""
-    order = ", ".join(f"{name} {value}" for name, value in told.order.items() if name not in ("order", "count"))
+def _plan_facts(plan: Prediction) -> list[Fact]:
+    about = "" if plan.is_exact else "about "
+    repeated = f", {show_count(plan.repeated, 'sample')} twice" if plan.repeated else ""
+    batches = f"{plan.prefetch} batches of {_format_size(plan.batch_bytes)}"
+    kept = f", {show_bytes(plan.held_bytes)} of shards that are kept" if plan.held_bytes else ""
+    order = ", ".join(f"{name} {value}" for name, value in plan.order.items() if name not in ("order", "count"))
     return [
-        ("order", f"{told.order['order']} ({order})" if order else str(told.order["order"])),
-        ("steps", "unknown" if told.steps is None else f"{told.steps:,} an epoch, of {told.batch_size:,} samples"),
-        ("samples", f"{told.rank_samples:,} a rank of {told.samples:,} in all{repeated}"),
-        ("requests", f"{about}{_number(told.rank_requests)} a rank, {_number(told.requests)} in all"),
-        ("bytes", f"{about}{_size(told.rank_bytes)} a rank, {_size(told.bytes)} in all"),
-        ("over-fetch", _over_fetch(told)),
-        ("memory", f"{_size(told.resident_bytes)}: {told.prefetch} batches of {_size(told.batch_bytes)} ahead{held}"),
-        ("mixed", f"{show_count(told.window_samples, 'sample')}, {_size(told.window_bytes)}, at a time"),
-        ("shuffle quality", "one shard only" if told.shuffle_quality is None else f"{told.shuffle_quality:.2f}"),
+        ("order", f"{plan.order['order']} ({order})" if order else str(plan.order["order"])),
+        ("steps", "unknown" if plan.steps is None else f"{plan.steps:,} an epoch, of {plan.batch_size:,} samples"),
+        ("samples", f"{plan.rank_samples:,} a rank of {plan.samples:,} in all{repeated}"),
+        ("requests", f"{about}{_format_number(plan.rank_requests)} a rank, {_format_number(plan.requests)} in all"),
+        ("bytes", f"{about}{_format_size(plan.rank_bytes)} a rank, {_format_size(plan.bytes)} in all"),
+        ("over-fetch", _over_fetch(plan)),
+        ("memory", f"{_format_size(plan.resident_bytes)}: {batches} ahead{kept}"),
+        ("mixed", f"{show_count(plan.window_samples, 'sample')}, {_format_size(plan.window_bytes)}, at a time"),
+        ("shuffle quality", "one shard only" if plan.shuffle_quality is None else f"{plan.shuffle_quality:.2f}"),
     ]
 
 
-def _over_fetch(told: Prediction) -> str:
-    read = "unknown" if told.over_fetch is None else f"{told.over_fetch:.2f} bytes for each that is wanted"
-    if told.block_readers == 1:
+def _over_fetch(plan: Prediction) -> str:
+    read = "unknown" if plan.over_fetch is None else f"{plan.over_fetch:.2f} bytes for each that is wanted"
+    if plan.block_readers == 1:
         return read
-    return f"{read}; {told.block_readers} ranks read from each block: a world size that divides the lanes has one"
+    return f"{read}; {plan.block_readers} ranks read from each block: a world size that divides the lanes has one"
 
 
-def _times(told: Prediction, bandwidth: float | None, latency: float) -> list[Fact]:
-    if told.first_batch_seconds is None or told.epoch_seconds is None or bandwidth is None:
+def _time_facts(plan: Prediction, bandwidth: float | None, latency: float) -> list[Fact]:
+    if plan.first_batch_seconds is None or plan.epoch_seconds is None or bandwidth is None:
         return []
     given = f"at {show_bytes(bandwidth)}/s and {1000 * latency:.2f} ms a request"
-    first = f"first batch after {1000 * told.first_batch_seconds:,.1f} ms"
-    return [("time", f"{first}, reading an epoch takes {told.epoch_seconds:,.1f} s, {given}")]
+    first = f"first batch after {1000 * plan.first_batch_seconds:,.1f} ms"
+    return [("time", f"{first}, reading an epoch takes {plan.epoch_seconds:,.1f} s, {given}")]
 
 
-def _number(count: int | None) -> str:
+def _format_number(count: int | None) -> str:
     return "unknown" if count is None else f"{count:,}"
 
 
-def _size(size: float | None) -> str:
+def _format_size(size: float | None) -> str:
     return "unknown" if size is None else show_bytes(size)

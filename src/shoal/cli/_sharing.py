@@ -11,16 +11,21 @@ from typing import Annotated, Any
 
 import typer
 
-from shoal import hub, store
-from shoal.atmosphere import AtmosphereClient, Event, PublishedDataset, session_file
-from shoal.dataset import load_dataset
+from shoal import store
+from shoal.atmosphere._client import AtmosphereClient
+from shoal.atmosphere._firehose import Event
+from shoal.atmosphere._pds import session_file
+from shoal.atmosphere._records import PublishedDataset
+from shoal.dataset._load import load_dataset
 from shoal.errors import OptionError
-from shoal.hub import CardOptions
-from shoal.local import default_index
+from shoal.hub._card import CardOptions, dataset_card
+from shoal.hub._download import download as download_from_hub
+from shoal.hub._push import push_to_hub
+from shoal.local._index import default_index
 from shoal.promote import promote_to_atmosphere
-from shoal.store import base_name
+from shoal.store._url import base_name
 
-from ._options import FieldsOption, JsonOption, PathArgument, parse_fields
+from ._options import FieldsOption, JsonOption, PathArgument, command_group, parse_fields
 from ._output import print_facts, print_json, print_table, print_text, printable, progress, show_bytes, show_count
 from ._store import AtOnceOption, transfer_bar
 
@@ -51,19 +56,8 @@ AllowPrivateOption = Annotated[
         help="Ask addresses on this machine and in private networks, and publish them: for a closed network.",
     ),
 ]
-hub_app = typer.Typer(
-    name="hub",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-atmosphere_app = typer.Typer(
-    name="atmosphere",
-    help="Follow published datasets.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+hub_app = command_group("hub")
+atmosphere_app = command_group("atmosphere", help="Follow published datasets.")
 
 
 @hub_app.callback()
@@ -84,6 +78,7 @@ def push(
     repo: RepoArgument,
     private: Annotated[bool, typer.Option("--private", help="Make the repository a private one.")] = False,
     revision: Annotated[str, typer.Option("--revision", metavar="NAME", help="The branch.")] = "main",
+    compact: Annotated[bool, typer.Option("--compact", help="Rewrite shards without their deleted samples.")] = False,
     message: Annotated[str | None, typer.Option("--message", "-m", metavar="TEXT", help="Of the commit.")] = None,
     license: LicenseOption = None,  # noqa: A002 - as the option is called
     title: TitleOption = None,
@@ -103,8 +98,15 @@ def push(
     """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
     card = _card_options(license, title, description, tag)
     with transfer_bar("pushing", as_json) as tell:
-        done = hub.push_to_hub(
-            path, repo, private=private or None, revision=revision, message=message, card=card, progress=tell
+        done = push_to_hub(
+            path,
+            repo,
+            private=private or None,
+            revision=revision,
+            compact=compact,
+            message=message,
+            card=card,
+            progress=tell,
         )
     facts = {"repo": done.repo_id, "revision": done.revision, "commit": done.commit, "page": done.page, "url": done.url}
     if as_json:
@@ -136,7 +138,7 @@ def download(
     """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
     options: dict[str, Any] = {"splits": split or None, "columns": parse_fields(fields), "revision": revision}
     with transfer_bar("fetching", as_json) as tell:
-        done = hub.download(repo, folder, overwrite=overwrite, progress=tell, at_once=at_once, **options)
+        done = download_from_hub(repo, folder, overwrite=overwrite, progress=tell, at_once=at_once, **options)
     if as_json:
         print_json({"folder": folder, "samples": len(done), "shards": len(done.shards)})
     else:
@@ -159,7 +161,7 @@ def card(
       shoal hub card data/ org/pets --license mit
       shoal hub card data/ > data/README.md
     """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
-    made = hub.dataset_card(path, repo, options=_card_options(license, title, description, tag))
+    made = dataset_card(path, repo, options=_card_options(license, title, description, tag))
     if as_json:
         print_json({"text": made.text, "pictures": list(made.pictures)})
     else:
@@ -212,7 +214,7 @@ def watch(
       shoal atmosphere watch --service https://relay.example.org
     """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
     with client_for(pds, plc, allow_private=allow_private) as client:
-        tell = None if as_json else _tell
+        tell = None if as_json else _print_event
         try:
             with default_index() as index:
                 count = client.watch(service, handles=handles or None, index=index, on_event=tell, idle=idle)
@@ -224,7 +226,7 @@ def watch(
             print_text(f"{show_count(count, 'event')}; {show_count(len(client.followed), 'record')} known")
 
 
-def _tell(event: Event) -> None:
+def _print_event(event: Event) -> None:
     name = "" if event.value is None else str(event.value.get("name", ""))
     print_text(f"{event.action:<6}  {event.uri}  {printable(name)}")
 
@@ -257,19 +259,19 @@ def find(
     with client_for(pds, plc, appview=appview, allow_private=allow_private) as client:
         found = client.search(text, handles=handles or (), limit=limit)
     if as_json:
-        print_json({"datasets": [_facts(dataset) for dataset in found]})
+        print_json({"datasets": [_dataset_facts(dataset) for dataset in found]})
     elif found:
-        rows = [(one.name, _shown(one.samples), show_bytes(one.bytes or 0), str(one.uri)) for one in found]
+        rows = [(one.name, _format_count(one.samples), show_bytes(one.bytes or 0), str(one.uri)) for one in found]
         print_table(["name", "samples", "size", "uri"], rows, right=["samples", "size"])
     else:
         print_text("nothing was found; name accounts with --of, or follow some with `shoal atmosphere watch`")
 
 
-def _shown(count: int | None) -> str:
+def _format_count(count: int | None) -> str:
     return "?" if count is None else f"{count:,}"
 
 
-def _facts(one: PublishedDataset) -> dict[str, Any]:
+def _dataset_facts(one: PublishedDataset) -> dict[str, Any]:
     words = {"name": one.name, "description": one.description, "tags": list(one.tags), "license": one.license}
     return {"uri": str(one.uri), **words, "schema": one.schema_ref, "samples": one.samples, "bytes": one.bytes}
 
@@ -305,15 +307,15 @@ def login(
     if handle is None:
         raise OptionError("whose session?", expected="a handle")
     with client_for(pds, plc, allow_private=allow_private) as client:
-        client.login(handle, _password())
-        path = keep_session(client) if save else None
+        client.login(handle, _read_password())
+        path = save_session(client) if save else None
         if as_json:
             print_json({"handle": client.handle, "did": client.did, "session": path})
         else:
             print_text(f"logged in as {client.handle} ({client.did})" + (f"; session kept in {path}" if path else ""))
 
 
-def _password() -> str:
+def _read_password() -> str:
     given = os.environ.get("SHOAL_APP_PASSWORD")
     if given:
         return given
@@ -327,16 +329,16 @@ def _password() -> str:
 def client_for(
     pds: str | None, plc: str | None, *, appview: str | None = None, allow_private: bool = False, login: bool = False
 ) -> Iterator[AtmosphereClient]:
-    """A client, logged in by the environment or by the session that was kept, where ``login`` asks for it."""
+    """Open a client; with ``login``, logged in by the environment or by the saved session."""
     with AtmosphereClient(pds, plc, appview=appview, allow_private=allow_private) as client:
-        kept = login and _enter(client)
+        uses_saved_session = login and _log_in(client)
         yield client
-        if kept:  # tokens may have been renewed, and the old ones are then worth nothing
-            keep_session(client)
+        if uses_saved_session:  # tokens may have been renewed, which makes the old ones invalid
+            save_session(client)
 
 
-def _enter(client: AtmosphereClient) -> bool:
-    """Log in; True where that was by the kept session."""
+def _log_in(client: AtmosphereClient) -> bool:
+    """Log in; True where the saved session was used."""
     given = os.environ.get("SHOAL_SESSION"), os.environ.get("SHOAL_HANDLE"), os.environ.get("SHOAL_APP_PASSWORD")
     session, handle, password = given
     if session:
@@ -352,8 +354,8 @@ def _enter(client: AtmosphereClient) -> bool:
     return False
 
 
-def keep_session(client: AtmosphereClient) -> str:
-    """Write the session down, for this user's eyes only; returns the path."""
+def save_session(client: AtmosphereClient) -> str:
+    """Save the session in a file that only this user can read, and return its path."""
     path = session_file()
     os.makedirs(os.path.dirname(path), exist_ok=True)
     descriptor = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -397,7 +399,7 @@ def publish(
     """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
     if storage not in ("auto", "http", "s3", "blobs"):
         raise OptionError("there is no such storage", expected="auto, http, s3 or blobs", found=storage)
-    with client_for(pds, plc, allow_private=allow_private, login=True) as client, _bar(as_json) as tell:
+    with client_for(pds, plc, allow_private=allow_private, login=True) as client, _publishing_bar(as_json) as tell:
         said: dict[str, Any] = {"description": description, "tags": tags or (), "license": license, "version": version}
         reach: dict[str, Any] = {"storage": storage, "allow_private": allow_private, "progress": tell}
         if source.startswith("@local/"):
@@ -410,12 +412,12 @@ def publish(
         else:
             called = name or base_name(source.rstrip("/")).partition(".")[0]
             made = client.publish_dataset(load_dataset(source), name=called, schema=schema, **said, **reach)
-        _report(client, made, as_json)
+        _print_published(client, made, as_json)
 
 
 @contextmanager
-def _bar(quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """A bar for a task whose size is told with its first step."""
+def _publishing_bar(quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """Show a progress bar for a task whose size is known with its first step."""
     with ExitStack() as stack:
         steps: list[Callable[[int], None]] = []
         before = 0
@@ -430,7 +432,7 @@ def _bar(quiet: bool) -> Iterator[Callable[[int, int], None]]:
         yield tell
 
 
-def _report(client: AtmosphereClient, made: PublishedDataset, as_json: bool) -> None:
+def _print_published(client: AtmosphereClient, made: PublishedDataset, as_json: bool) -> None:
     kind = type(made.storage).__name__.removeprefix("Storage").lower()
     if as_json:
         facts = {"uri": str(made.uri), "cid": str(made.cid), "name": made.name, "storage": kind}

@@ -1,4 +1,4 @@
-"""``shoal store``: objects by URL, wherever they are."""
+"""``shoal store``: copy, list and remove objects by URL."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from shoal import store
 from shoal.errors import ObjectNotFoundError, OptionError, StoreError
-from shoal.store import ObjectInfo, Transferred
+from shoal.store._base import ObjectInfo
+from shoal.store._operations import Transferred
 
-from ._options import JsonOption
+from ._options import JsonOption, command_group
 from ._output import print_facts, print_json, print_table, print_text, printable, show_bytes, show_count
 
 __all__ = ["STORE_COMMANDS", "store_app", "transfer_bar"]
@@ -26,14 +27,9 @@ UrlArgument = Annotated[
 ]
 AtOnceOption = Annotated[int, typer.Option("--at-once", min=1, metavar="N", help="Objects at once.")]
 
-_PART = 16 << 20
+_READ_BYTES = 16 << 20
 
-store_app = typer.Typer(
-    name="store",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+store_app = command_group("store")
 
 
 @store_app.callback()
@@ -73,13 +69,13 @@ def get(
     if target == "-":
         _print_bytes(url)
         return
-    is_name = not target.endswith("/") and not os.path.isdir(target) and not _is_many(url)
+    is_name = not target.endswith("/") and not os.path.isdir(target) and not _names_several(url)
     with transfer_bar("fetching", as_json) as tell:
         if is_name:
             done = store.copy(url, target, progress=tell, at_once=at_once)
         else:
             done = store.download(url, target, progress=tell, at_once=at_once)
-    _report(done, target, as_json)
+    _print_transfer(done, target, as_json)
 
 
 def put(
@@ -98,13 +94,13 @@ def put(
       shoal store put data/ s3://bucket/data
       shoal store put '*.tar' README.md s3://bucket/data/
     """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
-    one = len(sources) == 1 and not url.endswith("/") and not _is_many(sources[0])
+    is_single = len(sources) == 1 and not url.endswith("/") and not _names_several(sources[0])
     with transfer_bar("storing", as_json) as tell:
-        if one:
+        if is_single:
             done = store.copy(sources[0], url, progress=tell, at_once=at_once)
         else:
             done = store.upload(sources, url, progress=tell, at_once=at_once)
-    _report(done, url, as_json)
+    _print_transfer(done, url, as_json)
 
 
 def cp(
@@ -122,7 +118,7 @@ def cp(
     """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
     with transfer_bar("copying", as_json) as tell:
         done = store.copy(source, target, progress=tell, at_once=at_once)
-    _report(done, target, as_json)
+    _print_transfer(done, target, as_json)
 
 
 def ls(
@@ -208,7 +204,7 @@ def mkdir(url: UrlArgument, as_json: JsonOption = False) -> None:
     if local:
         os.makedirs(store.local_path(url), exist_ok=True)
     else:
-        store.store_for(url)  # says so when nobody serves such URLs
+        store.store_for(url)  # raises where there is no store for such URLs
     if as_json:
         print_json({"url": url, "made": local})
     elif not local:
@@ -221,14 +217,14 @@ for _command in STORE_COMMANDS:
 
 
 def _print_bytes(url: str) -> None:
-    """To stdout in parts: an object may be larger than memory."""
+    """Write an object to stdout in parts, since it may be larger than memory."""
     with closing(store.store_for(url).open(url)) as reader:
-        for start in range(0, reader.info.size, _PART):
-            sys.stdout.buffer.write(reader.read(start, min(start + _PART, reader.info.size)))
+        for start in range(0, reader.info.size, _READ_BYTES):
+            sys.stdout.buffer.write(reader.read(start, min(start + _READ_BYTES, reader.info.size)))
     sys.stdout.buffer.flush()
 
 
-def _is_many(url: str) -> bool:
+def _names_several(url: str) -> bool:
     """Whether a URL names a folder or a pattern."""
     if url.endswith("/"):
         return True
@@ -241,7 +237,7 @@ def _facts(info: ObjectInfo) -> dict[str, Any]:
     return {"url": info.url, "size": info.size, "version": info.version}
 
 
-def _report(done: Transferred, target: str, as_json: bool) -> None:
+def _print_transfer(done: Transferred, target: str, as_json: bool) -> None:
     if not done.objects:
         raise OptionError("there was nothing to copy", found=target)
     if as_json:
@@ -252,7 +248,7 @@ def _report(done: Transferred, target: str, as_json: bool) -> None:
 
 @contextmanager
 def transfer_bar(words: str, quiet: bool) -> Iterator[store.Progress | None]:
-    """A bar on stderr for a transfer, where somebody looks at it."""
+    """Show a progress bar for a transfer, where stderr is a terminal."""
     if quiet or not sys.stderr.isatty():
         yield None
         return

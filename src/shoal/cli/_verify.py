@@ -7,12 +7,16 @@ from typing import Annotated
 
 import typer
 
-from shoal.build import READERS, Finding, Repair, ShardRepair, Verification, report_page
-from shoal.build import repair as repair_all
-from shoal.build import verify as verify_all
+from shoal.build._findings import Finding, Repair, ShardRepair, Verification, report_page
+from shoal.build._lint import READERS
+from shoal.build._repair import repair as repair_all
+from shoal.build._verify import verify as verify_all
 from shoal.errors import OptionError, StoreError
-from shoal.shard import ShardList, ShardReport, locate_shards, update_manifest, with_hashes
-from shoal.store import put, relative_url, stat, store_for
+from shoal.shard._discovery import ShardList, locate_shards
+from shoal.shard._manifest import update_manifest
+from shoal.shard._verify import ShardReport, with_hashes
+from shoal.store._operations import put, stat
+from shoal.store._url import relative_url
 
 from ._options import JsonOption, PathArgument, ReportOption, SplitOption, WorkersOption
 from ._output import print_json, print_text, printable, progress, show_bytes, show_count
@@ -20,7 +24,7 @@ from ._output import print_json, print_text, printable, progress, show_bytes, sh
 __all__ = ["repair", "verify"]
 
 _TRUST = ("auto", "index", "tar")
-_SHOWN = 10
+_MAX_LINES = 10
 
 
 def verify(
@@ -55,37 +59,37 @@ def verify(
       shoal verify data/ --strict --report verified.html
     """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
     located = locate_shards(path, split)
-    with progress("verifying", _located_size(located), quiet=as_json, sizes=True) as advance:
-        found = verify_all(
+    with progress("verifying", _shards_size(located), quiet=as_json, sizes=True) as advance:
+        verification = verify_all(
             path,
             split=split,
             hashed=hashed,
             decode=deep,
             readers=READERS if lint else (),
             workers=workers,
-            on_shard=None if as_json else _print_verified,
+            on_shard=None if as_json else _print_verified_shard,
             on_bytes=advance,
         )
-    filled = _fill_hashes(located, found.shards) if hashed else 0
+    filled = _fill_hashes(located, verification.shards) if hashed else 0
     if report is not None:
-        put(report, report_page(found).encode())
-    _end_verify(found, filled, as_json)
-    if not found.ok or (strict and found.count("warning")):
+        put(report, report_page(verification).encode())
+    _print_verification(verification, filled, as_json)
+    if not verification.ok or (strict and verification.count("warning")):
         raise typer.Exit(1)
 
 
-def _located_size(located: ShardList) -> int:
+def _shards_size(located: ShardList) -> int:
     return sum(_object_size(ref.url) for ref in located.shards)
 
 
 def _object_size(url: str) -> int:
     try:
-        return store_for(url).info(url).size
-    except StoreError:  # its absence is reported when its turn comes
+        return stat(url).size
+    except StoreError:  # a missing shard is reported when it is verified
         return 0
 
 
-def _print_verified(report: ShardReport) -> None:
+def _print_verified_shard(report: ShardReport) -> None:
     state = "ok" if report.ok else show_count(len(report.problems), "problem")
     counts = (
         f"{show_count(report.samples, 'sample')}, {show_count(report.members, 'member')}, {show_bytes(report.bytes)}"
@@ -98,7 +102,7 @@ def _print_verified(report: ShardReport) -> None:
 
 
 def _fill_hashes(located: ShardList, reports: Sequence[ShardReport]) -> int:
-    """Write the hashes of sound shards that had none into the manifest."""
+    """Write the hashes of undamaged shards that had none into the manifest, and return their number."""
     manifest, root = located.manifest, located.root
     if manifest is None or root is None:
         return 0
@@ -110,17 +114,17 @@ def _fill_hashes(located: ShardList, reports: Sequence[ShardReport]) -> int:
     return len(hashes)
 
 
-def _end_verify(found: Verification, filled: int, as_json: bool) -> None:
-    problems = sum(len(report.problems) for report in found.shards)
+def _print_verification(verification: Verification, filled: int, as_json: bool) -> None:
+    problems = sum(len(report.problems) for report in verification.shards)
     if as_json:
-        print_json({**found.to_dict(), "problems": problems, "hashes_filled": filled})
+        print_json({**verification.to_dict(), "problems": problems, "hashes_filled": filled})
         return
-    for finding in found.findings:
+    for finding in verification.findings:
         if finding.severity == "warning":
             _print_warning(finding)
-    told = [show_count(count, word) for word, count in (("problem", problems), ("warning", found.count("warning")))]
-    state = ", ".join(text for text in told if not text.startswith("0 ")) or "all is well"
-    print_text(f"{show_count(len(found.shards), 'shard')}: {state}")
+    counts = (("problem", problems), ("warning", verification.count("warning")))
+    state = ", ".join(show_count(count, word) for word, count in counts if count) or "all is well"
+    print_text(f"{show_count(len(verification.shards), 'shard')}: {state}")
     if filled:
         print_text(f"filled in the sha256 of {show_count(filled, 'shard')}")
 
@@ -171,7 +175,7 @@ def repair(
     """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
     if trust not in _TRUST:
         raise OptionError("--trust has no such choice", expected=" or ".join(_TRUST), found=trust)
-    with progress("repairing", _path_size(path, split), quiet=as_json, sizes=True) as advance:
+    with progress("repairing", _shards_size(locate_shards(path, split)), quiet=as_json, sizes=True) as advance:
         done = repair_all(
             path,
             output=output,
@@ -181,44 +185,33 @@ def repair(
             decode=deep,
             drop_missing=drop_missing,
             workers=workers,
-            on_shard=None if as_json else _print_repaired,
+            on_shard=None if as_json else _print_repaired_shard,
             on_bytes=advance,
         )
     if report is not None:
         put(report, report_page(done).encode())
-    _end_repair(done, as_json)
+    _print_repair(done, as_json)
     if not done.complete:
         raise typer.Exit(1)
 
 
-def _path_size(path: str, split: str | None) -> int:
-    return sum(_stat_size(ref.url) for ref in locate_shards(path, split).shards)
-
-
-def _stat_size(url: str) -> int:
-    try:
-        return stat(url).size
-    except StoreError:  # its absence is told when its turn comes
-        return 0
-
-
-def _print_repaired(shard: ShardRepair) -> None:
+def _print_repaired_shard(shard: ShardRepair) -> None:
     if shard.action == "sound":
         return
     counts = f"{show_count(shard.saved, 'sample')} saved, {shard.lost_count:,} lost"
     proof = f", by {shard.proof}" if shard.proof else ""
     print_text(f"{printable(shard.url)}: {shard.action} ({counts}{proof})")
-    for reason in shard.reasons[:_SHOWN]:
+    for reason in shard.reasons[:_MAX_LINES]:
         print_text(f"  {printable(reason)}")
-    for lost in shard.lost[:_SHOWN]:
+    for lost in shard.lost[:_MAX_LINES]:
         print_text(f"  lost {printable(lost.key)}: {printable(lost.reason)}")
-    if len(shard.lost) > _SHOWN:
-        print_text(f"  and {len(shard.lost) - _SHOWN:,} more")
+    if len(shard.lost) > _MAX_LINES:
+        print_text(f"  and {len(shard.lost) - _MAX_LINES:,} more")
     if shard.quarantine is not None:
         print_text(f"  kept at {printable(shard.quarantine)}")
 
 
-def _end_repair(done: Repair, as_json: bool) -> None:
+def _print_repair(done: Repair, as_json: bool) -> None:
     if as_json:
         print_json(done.to_dict())
         return

@@ -1,4 +1,8 @@
-"""Audio by soundfile, and video by PyAV."""
+"""Audio by soundfile, and video by PyAV.
+
+The same samples or frames give the same bytes: times and random numbers that the libraries would write are set to zero
+or turned off.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +17,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from shoal._optional import require
+from shoal._typing import AnyArray
 from shoal.errors import DecodeError, EncodeError, OptionError
 
-from ._arrays import Array, as_array
+from ._arrays import as_array
 from ._codec import Buffer, Codec, Decoder, EncodeOptions, Encoder, Limits
 from ._frameworks import tensor
 
@@ -28,59 +33,34 @@ __all__ = [
     "Clip",
     "Video",
     "audio_decoder",
+    "clear_ogg_serial",
     "video_decoder",
-    "without_serial",
 ]
 
-_CHUNK = struct.Struct("<4sI")
-_PAGE_HEADER = 27
-_SERIAL, _CHECKSUM, _SEGMENTS = 14, 22, 26
-_REVERSED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
-
-
-def without_time(data: bytes) -> bytes:
-    """A RIFF file with the time in its PEAK chunk (written for float samples) set to zero."""
-    result, offset = bytearray(data), 12
-    while offset + _CHUNK.size <= len(data):
-        name, size = _CHUNK.unpack_from(data, offset)
-        if name == b"PEAK":
-            start = offset + _CHUNK.size + 4  # after the version
-            result[start : start + 4] = bytes(4)
-        offset += _CHUNK.size + size + size % 2
-    return bytes(result)
-
-
-def without_serial(data: bytes) -> bytes:
-    """An Ogg file with its stream's random serial number set to zero, and the pages' checksums made anew."""
-    pages, offset = [], 0
-    while offset < len(data):
-        lengths = offset + _PAGE_HEADER
-        end = lengths + data[offset + _SEGMENTS]
-        end += sum(data[lengths:end])
-        pages.append(_renumbered(data[offset:end]))
-        offset = end
-    return b"".join(pages)
-
-
-def _renumbered(page: bytes) -> bytes:
-    blank = bytearray(page)
-    blank[_SERIAL : _SERIAL + 4] = blank[_CHECKSUM : _CHECKSUM + 4] = bytes(4)
-    blank[_CHECKSUM : _CHECKSUM + 4] = _ogg_crc(blank).to_bytes(4, "little")
-    return bytes(blank)
-
-
-def _ogg_crc(data: bytearray) -> int:
-    # Ogg's checksum is zlib's with the bits the other way round and without the inversions at both ends.
-    mirrored = zlib.crc32(data.translate(_REVERSED), 0xFFFFFFFF) ^ 0xFFFFFFFF
-    return int(f"{mirrored:032b}"[::-1], 2)
+AudioForm = Literal["audio", "audio16", "torchaudio"]
+AUDIO_FORMS: tuple[AudioForm, ...] = ("audio", "audio16", "torchaudio")
+_AUDIO_CONTAINERS = {"wav": "WAV", "flac": "FLAC", "mp3": "MP3", "ogg": "OGG", "opus": "OGG"}
+_AUDIO_SUBTYPES: dict[str, dict[str, str]] = {
+    "wav": {"int16": "PCM_16", "int32": "PCM_32", "float32": "FLOAT", "float64": "DOUBLE"},
+    "flac": {"int16": "PCM_16", "int32": "PCM_24", "float32": "PCM_24", "float64": "PCM_24"},
+    "mp3": dict.fromkeys(("int16", "int32", "float32", "float64"), "MPEG_LAYER_III"),
+    "ogg": dict.fromkeys(("int16", "int32", "float32", "float64"), "VORBIS"),
+    "opus": dict.fromkeys(("int16", "int32", "float32", "float64"), "OPUS"),
+}
+VideoForm = Literal["video", "torchvideo"]
+VIDEO_FORMS: tuple[VideoForm, ...] = ("video", "torchvideo")
+_RIFF_CHUNK = struct.Struct("<4sI")
+_OGG_HEADER_BYTES = 27
+_OGG_SERIAL, _OGG_CHECKSUM, _OGG_SEGMENTS = 14, 22, 26
+_REVERSED_BITS = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 
 
 class Audio(NamedTuple):
-    """Sound: ``samples`` is frames x channels, in -1 to 1 where it is float.
+    """Decoded audio: ``samples`` has the shape frames x channels; floats are in -1 to 1.
 
-    A tuple, because soundfile and torchaudio give ``samples, rate``, and code written for them unpacks it.
+    A tuple, because soundfile and torchaudio return ``samples, rate``, and code written for them unpacks it.
 
-    Example:
+    Examples:
         >>> samples, rate = Audio(np.zeros((160, 1), np.float32), 16000)
         >>> rate
         16000
@@ -90,21 +70,8 @@ class Audio(NamedTuple):
     sample_rate: int
 
 
-AudioForm = Literal["audio", "audio16", "torchaudio"]
-AUDIO_FORMS: tuple[AudioForm, ...] = ("audio", "audio16", "torchaudio")
-
-_CONTAINERS = {"wav": "WAV", "flac": "FLAC", "mp3": "MP3", "ogg": "OGG", "opus": "OGG"}
-_SUBTYPES: dict[str, dict[str, str]] = {
-    "wav": {"int16": "PCM_16", "int32": "PCM_32", "float32": "FLOAT", "float64": "DOUBLE"},
-    "flac": {"int16": "PCM_16", "int32": "PCM_24", "float32": "PCM_24", "float64": "PCM_24"},
-    "mp3": dict.fromkeys(("int16", "int32", "float32", "float64"), "MPEG_LAYER_III"),
-    "ogg": dict.fromkeys(("int16", "int32", "float32", "float64"), "VORBIS"),
-    "opus": dict.fromkeys(("int16", "int32", "float32", "float64"), "OPUS"),
-}
-
-
 def audio_decoder(form: AudioForm, limits: Limits) -> Decoder:
-    """The function that turns a sound file's bytes into `Audio`.
+    """Return the function that decodes an audio file to `Audio`.
 
     ``"audio"``: float32; ``"audio16"``: int16, exact for 16-bit files; ``"torchaudio"``: a float32 tensor, channels x
     frames.
@@ -114,33 +81,35 @@ def audio_decoder(form: AudioForm, limits: Limits) -> Decoder:
 
     def decode(data: Buffer) -> Audio:
         with soundfile.SoundFile(io.BytesIO(data)) as file:
-            _check_size(file.frames, file.channels, np.dtype(dtype).itemsize, limits)
-            file.seek(0)  # as soundfile.read does: after a seek the mp3 decoder rounds the last bit another way
+            _check_audio_size(file.frames, file.channels, np.dtype(dtype).itemsize, limits)
+            file.seek(0)  # as soundfile.read does: a seek changes how the mp3 decoder rounds the last bit
             samples = file.read(dtype=dtype, always_2d=True)
             return Audio(tensor(samples.T) if form == "torchaudio" else samples, file.samplerate)
 
     return decode
 
 
-def _check_size(frames: int, channels: int, width: int, limits: Limits) -> None:
+def _check_audio_size(frames: int, channels: int, width: int, limits: Limits) -> None:
     if frames * channels * width > limits.max_bytes:
-        found = f"{frames} frames of {channels} channels"
         raise DecodeError(
-            "the sound is too long", expected=f"at most {limits.max_bytes} bytes", found=found, hint="raise max_bytes"
+            "the sound is too long",
+            expected=f"at most {limits.max_bytes} bytes",
+            found=f"{frames} frames of {channels} channels",
+            hint="raise max_bytes",
         )
 
 
 def _encode_audio(value: Any, extension: str) -> bytes:
     samples, sample_rate = _as_audio(value)
-    subtype = _SUBTYPES[extension].get(samples.dtype.name)
+    subtype = _AUDIO_SUBTYPES[extension].get(samples.dtype.name)
     if subtype is None:
         raise EncodeError(
             "this type is not a sound's", expected="int16, int32, float32 or float64", found=samples.dtype
         )
     soundfile = require("soundfile", extra="audio")
     stream = io.BytesIO()
-    soundfile.write(stream, samples, sample_rate, format=_CONTAINERS[extension], subtype=subtype)
-    return _without_chance(stream.getvalue(), extension)
+    soundfile.write(stream, samples, sample_rate, format=_AUDIO_CONTAINERS[extension], subtype=subtype)
+    return _make_deterministic(stream.getvalue(), extension)
 
 
 def _as_audio(value: Any) -> Audio:
@@ -148,17 +117,54 @@ def _as_audio(value: Any) -> Audio:
         raise EncodeError("this is not a sound", expected="Audio(samples, sample_rate)", found=type(value).__name__)
     samples = as_array(value[0])
     if hasattr(value[0], "detach") and samples.ndim == 2:
-        samples = samples.T  # tensors have their channels first, as "torchaudio" gives them
+        samples = samples.T  # tensors are channels-first, as "torchaudio" decodes them
     if samples.ndim not in (1, 2):
         raise EncodeError("this shape is not a sound", expected="frames, or frames x channels", found=samples.shape)
     return Audio(np.ascontiguousarray(samples), int(value[1]))
 
 
-def _without_chance(data: bytes, extension: str) -> bytes:
-    """The same file without what libsndfile puts in from the clock."""
+def _make_deterministic(data: bytes, extension: str) -> bytes:
+    """Return the same file without the time and the random number that libsndfile writes."""
     if extension == "wav":
-        return without_time(data)
-    return without_serial(data) if extension in ("ogg", "opus") else data
+        return clear_peak_time(data)
+    return clear_ogg_serial(data) if extension in ("ogg", "opus") else data
+
+
+def clear_peak_time(data: bytes) -> bytes:
+    """Return a RIFF file with the time in its PEAK chunk (written for float samples) set to zero."""
+    result, offset = bytearray(data), 12
+    while offset + _RIFF_CHUNK.size <= len(data):
+        name, size = _RIFF_CHUNK.unpack_from(data, offset)
+        if name == b"PEAK":
+            start = offset + _RIFF_CHUNK.size + 4  # after the version
+            result[start : start + 4] = bytes(4)
+        offset += _RIFF_CHUNK.size + size + size % 2
+    return bytes(result)
+
+
+def clear_ogg_serial(data: bytes) -> bytes:
+    """Return an Ogg file with its stream's random serial number set to zero, and new page checksums."""
+    pages, offset = [], 0
+    while offset < len(data):
+        lengths = offset + _OGG_HEADER_BYTES
+        end = lengths + data[offset + _OGG_SEGMENTS]
+        end += sum(data[lengths:end])
+        pages.append(_clear_page_serial(data[offset:end]))
+        offset = end
+    return b"".join(pages)
+
+
+def _clear_page_serial(page: bytes) -> bytes:
+    blank = bytearray(page)
+    blank[_OGG_SERIAL : _OGG_SERIAL + 4] = blank[_OGG_CHECKSUM : _OGG_CHECKSUM + 4] = bytes(4)
+    blank[_OGG_CHECKSUM : _OGG_CHECKSUM + 4] = _ogg_crc(blank).to_bytes(4, "little")
+    return bytes(blank)
+
+
+def _ogg_crc(data: bytearray) -> int:
+    # Ogg's checksum is zlib's with reversed bits, without the inversion of its initial and final value.
+    mirrored = zlib.crc32(data.translate(_REVERSED_BITS), 0xFFFFFFFF) ^ 0xFFFFFFFF
+    return int(f"{mirrored:032b}"[::-1], 2)
 
 
 def _audio_codec(extension: str) -> Codec:
@@ -171,14 +177,14 @@ def _audio_codec(extension: str) -> Codec:
     return Codec(extension, (extension,), "a sound file", decoder, encoder, kind="audio")
 
 
-AUDIO_CODECS = tuple(map(_audio_codec, _CONTAINERS))
+AUDIO_CODECS = tuple(map(_audio_codec, _AUDIO_CONTAINERS))
 
 
 @dataclass(frozen=True, slots=True)
 class Clip:
     """The part of a video to decode, in seconds from its start: frames with ``start <= time < stop``.
 
-    Example:
+    Examples:
         >>> Clip(1.5, 3)
         Clip(start=1.5, stop=3)
     """
@@ -194,43 +200,43 @@ class Clip:
 
 
 class Video(NamedTuple):
-    """Moving pictures: ``frames`` is T x H x W x 3, uint8; ``times`` has each frame's second (encoding needs none)."""
+    """Decoded video: ``frames`` is T x H x W x 3, uint8; ``times`` are seconds, one per frame (not used to encode)."""
 
     frames: Any
     fps: float
     times: Any = None
 
 
-VideoForm = Literal["video", "torchvideo"]
-VIDEO_FORMS: tuple[VideoForm, ...] = ("video", "torchvideo")
-_WHOLE = Clip()
+_ALL_FRAMES = Clip()
 
-# Playlist demuxers open other files and URLs that the data names, so only real containers are let in.
+# Playlist demuxers open other files and URLs that the data names, so only real containers are allowed.
 _DEMUXERS = "mov,matroska,avi,mpeg,mpegts,mpegvideo,ogg,asf,flv,mjpeg,h264,mp4,webm"
 _BIT_EXACT = {"fflags": "+bitexact"}  # no dates, no random ids, no version strings
-_DECODED_ONLY = ("mpg", "mpeg", "ogv", "wmv", "flv", "3gp", "mjpeg", "h264")
+_READ_ONLY_EXTENSIONS = ("mpg", "mpeg", "ogv", "wmv", "flv", "3gp", "mjpeg", "h264")
 
 
-class _Writing(NamedTuple):
+class _VideoWriter(NamedTuple):
     container: str
     codec: str
     options: dict[str, str]
 
 
-# x264's macroblock tree gives other bytes on some runs, even with one thread (30 of 183 tried; none without it).
+# x264's macroblock tree is not deterministic, even with one thread: 30 of 183 runs gave other bytes, none without it.
 _H264 = ("libx264", {"crf": "17", "preset": "medium", "x264-params": "no-mbtree=1"})
-_WRITING = {
-    "mp4": _Writing("mp4", *_H264),
-    "m4v": _Writing("mp4", *_H264),
-    "mov": _Writing("mov", *_H264),
-    "mkv": _Writing("matroska", *_H264),
-    "webm": _Writing("webm", "libvpx-vp9", {"crf": "20", "b": "0"}),
-    "avi": _Writing("avi", "mpeg4", {"qscale": "2", "flags": "+qscale+bitexact"}),
+
+
+_VIDEO_WRITERS = {
+    "mp4": _VideoWriter("mp4", *_H264),
+    "m4v": _VideoWriter("mp4", *_H264),
+    "mov": _VideoWriter("mov", *_H264),
+    "mkv": _VideoWriter("matroska", *_H264),
+    "webm": _VideoWriter("webm", "libvpx-vp9", {"crf": "20", "b": "0"}),
+    "avi": _VideoWriter("avi", "mpeg4", {"qscale": "2", "flags": "+qscale+bitexact"}),
 }
 
 
-def video_decoder(form: VideoForm, limits: Limits, clip: Clip = _WHOLE) -> Decoder:
-    """The function that turns a video's bytes into `Video`.
+def video_decoder(form: VideoForm, limits: Limits, clip: Clip = _ALL_FRAMES) -> Decoder:
+    """Return the function that decodes a video file to `Video`.
 
     ``"video"``: frames as an array, T x H x W x C; ``"torchvideo"``: as a tensor, T x C x H x W.
     """
@@ -243,13 +249,13 @@ def video_decoder(form: VideoForm, limits: Limits, clip: Clip = _WHOLE) -> Decod
                     "the file has no video stream", expected="a video stream", found=container.format.name
                 )
             stream = container.streams.video[0]
-            pairs = list(_bounded(_frames(container, stream, clip), limits))
-            return _video(form, pairs, (stream.height, stream.width), float(stream.average_rate or 0))
+            pairs = list(_check_video_size(_decode_frames(container, stream, clip), limits))
+            return _stack_frames(form, pairs, (stream.height, stream.width), float(stream.average_rate or 0))
 
     return decode
 
 
-def _frames(container: Any, stream: Any, clip: Clip) -> Iterator[tuple[float, Array]]:
+def _decode_frames(container: Any, stream: Any, clip: Clip) -> Iterator[tuple[float, AnyArray]]:
     begin = float((stream.start_time or 0) * stream.time_base)
     if clip.start:
         container.seek(int((clip.start + begin) / stream.time_base), stream=stream, backward=True)
@@ -261,7 +267,7 @@ def _frames(container: Any, stream: Any, clip: Clip) -> Iterator[tuple[float, Ar
             yield time, frame.to_ndarray(format="rgb24")
 
 
-def _bounded(frames: Iterator[tuple[float, Array]], limits: Limits) -> Iterator[tuple[float, Array]]:
+def _check_video_size(frames: Iterator[tuple[float, AnyArray]], limits: Limits) -> Iterator[tuple[float, AnyArray]]:
     size = 0
     for time, frame in frames:
         size += frame.nbytes
@@ -275,7 +281,7 @@ def _bounded(frames: Iterator[tuple[float, Array]], limits: Limits) -> Iterator[
         yield time, frame
 
 
-def _video(form: VideoForm, pairs: list[tuple[float, Array]], size: tuple[int, int], fps: float) -> Video:
+def _stack_frames(form: VideoForm, pairs: list[tuple[float, AnyArray]], size: tuple[int, int], fps: float) -> Video:
     frames = np.stack([frame for _, frame in pairs]) if pairs else np.empty((0, *size, 3), np.uint8)
     times = np.array([time for time, _ in pairs], np.float64)
     return Video(tensor(frames.transpose(0, 3, 1, 2)) if form == "torchvideo" else frames, fps, times)
@@ -284,31 +290,31 @@ def _video(form: VideoForm, pairs: list[tuple[float, Array]], size: tuple[int, i
 def _encode_video(value: Any, extension: str) -> bytes:
     frames, fps = _as_frames(value)
     av = require("av", extra="video")
-    writing = _WRITING[extension]
+    writer = _VIDEO_WRITERS[extension]
     buffer = io.BytesIO()
-    with av.open(buffer, "w", format=writing.container, container_options=_BIT_EXACT) as container:
-        stream = _add_stream(container, writing, frames, fps)
+    with av.open(buffer, "w", format=writer.container, container_options=_BIT_EXACT) as container:
+        stream = _add_stream(container, writer, frames, fps)
         for pixels in frames:
             container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
         container.mux(stream.encode())
     return buffer.getvalue()
 
 
-def _add_stream(container: Any, writing: _Writing, frames: Array, fps: Fraction) -> Any:
+def _add_stream(container: Any, writer: _VideoWriter, frames: AnyArray, fps: Fraction) -> Any:
     stream = container.add_stream(
-        writing.codec, rate=fps, options={"flags": "+bitexact", "threads": "1", **writing.options}
+        writer.codec, rate=fps, options={"flags": "+bitexact", "threads": "1", **writer.options}
     )
     stream.height, stream.width = frames.shape[1:3]
-    stream.pix_fmt = "yuv420p"  # what every player and decoder takes
+    stream.pix_fmt = "yuv420p"  # supported by every player and decoder
     return stream
 
 
-def _as_frames(value: Any) -> tuple[Array, Fraction]:
+def _as_frames(value: Any) -> tuple[AnyArray, Fraction]:
     if not isinstance(value, Video):
         raise EncodeError("this is not a video", expected="Video(frames, fps)", found=type(value).__name__)
     frames = as_array(value.frames)
     if hasattr(value.frames, "detach") and frames.ndim == 4 and frames.shape[1] == 3:
-        frames = frames.transpose(0, 2, 3, 1)  # tensors have their channels first, as "torchvideo" gives them
+        frames = frames.transpose(0, 2, 3, 1)  # tensors are channels-first, as "torchvideo" decodes them
     if frames.ndim != 4 or frames.shape[3] != 3 or frames.dtype != np.uint8 or not len(frames):
         raise EncodeError(
             "these are not frames", expected="uint8 T x H x W x 3", found=f"{frames.dtype} {frames.shape}"
@@ -327,8 +333,8 @@ def _video_codec(extension: str) -> Codec:
     def decoder(limits: Limits) -> Decoder:
         return video_decoder("video", limits)
 
-    writes = extension in _WRITING
-    return Codec(extension, (extension,), "a video", decoder, encoder if writes else None, kind="video")
+    can_write = extension in _VIDEO_WRITERS
+    return Codec(extension, (extension,), "a video", decoder, encoder if can_write else None, kind="video")
 
 
-VIDEO_CODECS = tuple(map(_video_codec, (*_WRITING, *_DECODED_ONLY)))
+VIDEO_CODECS = tuple(map(_video_codec, (*_VIDEO_WRITERS, *_READ_ONLY_EXTENSIONS)))

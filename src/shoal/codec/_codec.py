@@ -1,4 +1,4 @@
-"""What a codec is, values that JSON can hold, and how long decoding took."""
+"""The `Codec` type with its limits and options, tests for plain values, and the time spent decoding."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ __all__ = [
     "Kind",
     "Limits",
     "SizedDecoder",
-    "clocked",
     "decoding_seconds",
     "has_non_finite",
     "is_plain",
+    "time_decoding",
     "to_plain",
 ]
 
@@ -45,7 +45,7 @@ _SCALARS = frozenset((str, int, float, bool, type(None), bytes))
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What decoding may do: run pickles or not, and how large one decoded field may become."""
+    """What decoding may do: whether to load pickles, and the maximum size of one decoded field."""
 
     allow_pickle: bool = False
     max_bytes: int = DEFAULT_MAX_BYTES
@@ -57,17 +57,17 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class EncodeOptions:
-    """How values become bytes.
+    """How values are encoded.
 
-    ``quality`` is that of lossy images (jpg, webp, avif, jpg in ``img``).
+    ``quality`` is used for lossy images (jpg, webp, avif, jpg in ``img``).
 
-    Example:
+    Examples:
         >>> EncodeOptions(quality=80).quality
         80
     """
 
-    # Not webdataset's 100: libjpeg gives up part of its compression above 95. On noise with the spectrum of photographs
-    # 100 took twice the bytes of 95, for pixels closer by one level at most on average. Where that matters, write png.
+    # Not webdataset's 100: above 95 libjpeg loses part of its compression. On noise with the spectrum of photographs,
+    # 100 took twice the bytes of 95, for pixels closer by at most one level on average. Where that matters, write png.
     quality: int = 95
     allow_pickle: bool = False
 
@@ -78,11 +78,11 @@ class EncodeOptions:
 
 @dataclass(frozen=True, slots=True)
 class SizedDecoder:
-    """A decoder whose values are all of one shape and type, and that fills an array which is there.
+    """A decoder whose values all have one shape and dtype, and which can fill an existing array.
 
-    So a batch is one array from the start, and each value goes straight to its row of it.
+    So a batch is allocated once, and each value is decoded into its row.
 
-    Example:
+    Examples:
         >>> from shoal.codec import decode_spec, decoders, encode
         >>> decoder = decoders(decode_spec({"jpg": "rgb8@4"}), ["jpg"])["jpg"]
         >>> decoder.shape, str(decoder.dtype)
@@ -96,10 +96,10 @@ class SizedDecoder:
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     decode_into: Callable[[Buffer, npt.NDArray[Any]], None]
-    """Fill an array of this shape and type, such as one row of a batch."""
+    """Fill an array of this shape and dtype, such as one row of a batch."""
 
     def __call__(self, data: Buffer) -> npt.NDArray[Any]:
-        """The value as an array of its own."""
+        """Return the value as a new array."""
         out: npt.NDArray[Any] = np.empty(self.shape, self.dtype)
         self.decode_into(data, out)
         return out
@@ -111,18 +111,19 @@ EncoderMaker: TypeAlias = Callable[[EncodeOptions], Encoder]
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """One kind of payload, and how its bytes become a value and back.
+    """How the bytes of some extensions become a value and back.
 
-    ``decoder`` and ``encoder`` are called once per field and run of samples; what they return is called per sample.
+    ``decoder`` and ``encoder`` are called once per field, before samples are read or written; the functions they return
+    are called per sample.
 
     Attributes:
-        name: What error messages call it.
+        name: Name in error messages.
         extensions: The lower-case last components of field names that choose it.
         expects: What its bytes should be, in words, for error messages.
         kind: Named specs such as ``"rgb8"`` apply to all codecs of one kind.
-        automatic: ``decode=True`` decodes it.
-        textual: A ``str`` given to its encoder is the text itself, and is written as UTF-8.
-        unsafe: Decoding may run code, so it needs ``allow_pickle=True``.
+        automatic: Whether ``decode=True`` decodes it.
+        textual: Whether a ``str`` given to its encoder is the text itself, and is written as UTF-8.
+        unsafe: Whether decoding may run code, so that it needs ``allow_pickle=True``.
     """
 
     name: str
@@ -137,7 +138,7 @@ class Codec:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a value has nothing but dicts, lists and scalars in it, so that its order is its own.
+    """Whether a value consists of dicts, lists and scalars only, so that its order is deterministic.
 
     Sets have the order of their hashes, which differ from one process to the next.
     """
@@ -148,7 +149,7 @@ def is_plain(value: Any) -> bool:
         value = value.values()
     elif kind is not list and kind is not tuple:
         return False
-    # The first test is one loop in C, which is all that long lists of numbers need.
+    # The first test is one loop in C, and enough for long lists of numbers.
     return _SCALARS.issuperset(map(type, value)) or all(map(is_plain, value))
 
 
@@ -162,7 +163,7 @@ def has_non_finite(value: Any) -> bool:
 
 
 def to_plain(value: Any) -> Any:
-    """Give numbers and lists for NumPy scalars and arrays, and for tensors; refuse the rest with TypeError."""
+    """Convert NumPy scalars, arrays and tensors to numbers and lists; raise TypeError for other values."""
     to_list = getattr(value, "tolist", None)
     if to_list is None:
         raise TypeError(f"a value of type {type(value).__name__} has no plain form")
@@ -177,25 +178,25 @@ _clock = _Clock()
 
 
 def decoding_seconds() -> float:
-    """Seconds that this thread has spent decoding pictures, sound and films since it began.
+    """Return the seconds that this thread has spent decoding images, audio and video since it started.
 
-    Text, numbers and arrays are not counted: they take about as long as looking at the clock.
+    Text, numbers and arrays are not counted: decoding them takes about as long as reading the clock.
 
-    Example:
+    Examples:
         >>> decoding_seconds() >= 0.0
         True
     """
     return _clock.seconds
 
 
-def clocked(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function, its time counted as decoding."""
+def time_decoding(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a function so that its time counts in `decoding_seconds`."""
 
     def run(*arguments: Any) -> Any:
-        begun = time.perf_counter()
+        start = time.perf_counter()
         try:
             return function(*arguments)
         finally:
-            _clock.seconds += time.perf_counter() - begun
+            _clock.seconds += time.perf_counter() - start
 
     return run

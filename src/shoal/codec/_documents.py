@@ -1,7 +1,7 @@
-"""Text, JSON, MessagePack, CBOR and pickle, and gzip around any of them.
+"""Codecs for text, integers, JSON, MessagePack, CBOR and pickle, and gzip around any field.
 
-msgspec does the work. The standard library's ``json`` steps in for what it alone takes (NaN and infinities, a byte
-order mark, UTF-16, lone surrogates), so that everything webdataset reads and writes is read and written here.
+JSON and MessagePack are coded by msgspec. The standard library's ``json`` is the fallback for what msgspec rejects (NaN
+and infinities, a byte order mark, UTF-16, lone surrogates), so that all JSON of webdataset is read and written.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ._codec import Buffer, Codec, Decoder, EncodeOptions, Encoder, Limits, has_
 
 try:
     from isal import isal_zlib as _zlib
-except ImportError:  # isal has no wheel for every platform; zlib does the same, slower
+except ImportError:  # isal has no wheel for some platforms; zlib does the same, slower
     import zlib as _zlib  # type: ignore[no-redef]
 
 
@@ -32,11 +32,10 @@ __all__ = [
     "MSGPACK_CODECS",
     "PICKLE_CODECS",
     "TEXT_CODECS",
-    "crc32",
     "gunzip",
     "gzip",
     "inflate",
-    "refuse_pickle",
+    "unsafe_pickle_error",
 ]
 
 _json_decode = msgspec.json.Decoder().decode
@@ -45,15 +44,15 @@ _json_encode_sorted = msgspec.json.Encoder(enc_hook=to_plain, order="determinist
 _msgpack_decode = msgspec.msgpack.Decoder().decode
 _msgpack_encode = msgspec.msgpack.Encoder(enc_hook=to_plain).encode
 _msgpack_encode_sorted = msgspec.msgpack.Encoder(enc_hook=to_plain, order="deterministic").encode
-# Fixed, so that the bytes do not change with the Python that writes them; 4 is read by every Python since 3.4.
-_PROTOCOL = 4
+# Fixed, so that the bytes do not depend on the Python version; every Python since 3.4 reads protocol 4.
+_PICKLE_PROTOCOL = 4
 GZIP_MAGIC = b"\x1f\x8b"
-_GZIP, _RAW = 31, -15  # zlib's names for the two framings
-_PIECE = 1 << 20
+_GZIP_WBITS, _RAW_WBITS = 31, -15  # zlib's ``wbits`` for gzip data and for raw deflate
+_READ_BYTES = 1 << 20
 
 
 def decode_text(data: Buffer) -> str:
-    """Decode UTF-8; nothing is stripped."""
+    """Decode UTF-8 without stripping whitespace."""
     return str(data, "utf-8")
 
 
@@ -69,9 +68,9 @@ def _decode_integer(data: Buffer) -> int:
 
 def _encode_integer(value: Any) -> bytes:
     if isinstance(value, str):
-        int(value)  # what is no number could not be read back
+        int(value)  # raises ValueError for text that could not be read back
         return value.encode()
-    # operator.index takes all that is an integer (NumPy's and torch's too) and refuses 1.5 instead of cutting it.
+    # operator.index takes every integer type (also NumPy's and torch's) and rejects 1.5 instead of truncating it.
     return b"%d" % operator.index(value)
 
 
@@ -101,10 +100,10 @@ def decode_json(data: Buffer) -> Any:
     try:
         return _json_decode(data)
     except ValueError as error:
-        return _decode_leniently(data, error)
+        return _decode_json_leniently(data, error)
 
 
-def _decode_leniently(data: Buffer, error: ValueError) -> Any:
+def _decode_json_leniently(data: Buffer, error: ValueError) -> Any:
     try:
         return json.loads(bytes(data))
     except UnicodeDecodeError:
@@ -114,14 +113,14 @@ def _decode_leniently(data: Buffer, error: ValueError) -> Any:
 
 
 def encode_json(value: Any) -> bytes:
-    """Encode one value as JSON: compact, keys in the order they have, the same bytes for the same value.
+    """Encode one value as compact JSON, with keys in their order; the same value gives the same bytes.
 
-    Where a set (or an object that may hold one) is involved, keys and sets are sorted.
+    If the value contains a set, or an object that may contain one, keys and sets are sorted.
     """
     try:
         encoded = _json_encode(value)
     except (ValueError, OverflowError, TypeError) as error:
-        return _encode_leniently(value, error)
+        return _encode_json_leniently(value, error)
     if b"[" in encoded and not is_plain(value):
         encoded = _json_encode_sorted(value)
     if b"null" in encoded:
@@ -129,7 +128,7 @@ def encode_json(value: Any) -> bytes:
     return encoded
 
 
-def _encode_leniently(value: Any, error: Exception) -> bytes:
+def _encode_json_leniently(value: Any, error: Exception) -> bytes:
     try:
         return json.dumps(value, separators=(",", ":"), default=to_plain).encode()
     except (ValueError, TypeError):
@@ -137,7 +136,7 @@ def _encode_leniently(value: Any, error: Exception) -> bytes:
 
 
 def _encode_non_finite(value: Any, encoded: bytes) -> bytes:
-    # msgspec writes NaN as null, which would come back as None. Python's own NaN token is read here and by webdataset.
+    # msgspec writes NaN as null, which is read as None. Python's NaN token is read here and by webdataset.
     plain = msgspec.to_builtins(
         value, enc_hook=to_plain, str_keys=True, order="deterministic" if not is_plain(value) else None
     )
@@ -221,21 +220,22 @@ def _cbor_decoder(limits: Limits) -> Decoder:
 
 
 def _encode_cbor(value: Any) -> bytes:
-    # Canonical CBOR sorts sets, whose order is otherwise that of this process's hashes; it would also sort every dict.
+    # Canonical CBOR sorts sets, whose order otherwise depends on this process's hashes; it also sorts every dict, so it
+    # is used only where there may be a set.
     canonical = not is_plain(value)
-    encoded: bytes = require("cbor2", extra="cbor").dumps(value, default=_encode_other, canonical=canonical)
+    encoded: bytes = require("cbor2", extra="cbor").dumps(value, default=_encode_cbor_other, canonical=canonical)
     return encoded
 
 
-def _encode_other(encoder: Any, value: Any) -> None:
+def _encode_cbor_other(encoder: Any, value: Any) -> None:
     encoder.encode(to_plain(value))
 
 
 CBOR_CODECS = (Codec("cbor", ("cbor",), "one CBOR value", _cbor_decoder, lambda options: _encode_cbor, automatic=True),)
 
 
-def refuse_pickle(what: str) -> UnsafeCodecError:
-    """The error for data that only pickle can hold."""
+def unsafe_pickle_error(what: str) -> UnsafeCodecError:
+    """Return the error for data that needs pickle."""
     return UnsafeCodecError(
         f"{what} can run code when it is read", hint="pass allow_pickle=True if you trust where it comes from"
     )
@@ -243,15 +243,15 @@ def refuse_pickle(what: str) -> UnsafeCodecError:
 
 def _pickle_decoder(limits: Limits) -> Decoder:
     if not limits.allow_pickle:
-        raise refuse_pickle("a pickle")
+        raise unsafe_pickle_error("a pickle")
     return pickle.loads
 
 
 def _pickle_encoder(options: EncodeOptions) -> Encoder:
     def encode(value: Any) -> bytes:
         if not options.allow_pickle:
-            raise refuse_pickle("a pickle")
-        return pickle.dumps(value, protocol=_PROTOCOL)
+            raise unsafe_pickle_error("a pickle")
+        return pickle.dumps(value, protocol=_PICKLE_PROTOCOL)
 
     return encode
 
@@ -263,41 +263,36 @@ PICKLE_CODECS = (
 )
 
 
-crc32 = _zlib.crc32
-
-
 def gzip(data: Buffer) -> bytes:
-    """Compress, with no time and no name in the header: the same data gives the same bytes."""
-    return bytes(_zlib.compress(data, 2, _GZIP))
+    """Compress without a time or a name in the header, so that the same data gives the same bytes."""
+    return bytes(_zlib.compress(data, 2, _GZIP_WBITS))
 
 
 def gunzip(data: Buffer, max_bytes: int) -> bytes:
-    """Decompress one or several gzip members; raise `DecodeError` past ``max_bytes`` or when cut short."""
-    stream = _zlib.decompressobj(_GZIP)
+    """Decompress one or several gzip members; raise `DecodeError` beyond ``max_bytes`` or if truncated."""
+    stream = _zlib.decompressobj(_GZIP_WBITS)
     plain = stream.decompress(data, max_bytes + 1)
-    if stream.eof and not stream.unused_data:
-        return _bounded(plain, max_bytes)
-    if len(plain) > max_bytes:
-        return _bounded(plain, max_bytes)
+    if len(plain) > max_bytes or (stream.eof and not stream.unused_data):
+        return _check_size(plain, max_bytes)
     if not stream.eof:
         raise DecodeError("the gzip data is cut short", expected="the end of the gzip stream", offset=len(data))
     return _gunzip_members(data, max_bytes)
 
 
 def _gunzip_members(data: Buffer, max_bytes: int) -> bytes:
-    # Several members, or zeros after the first, are rare in a field: the file reader knows all their rules.
+    # Several members, or zeros after the first, are rare in a field, so the slower standard library handles them.
     from gzip import GzipFile
 
     plain = io.BytesIO()
     with GzipFile(fileobj=io.BytesIO(data)) as stream:
-        while piece := stream.read(_PIECE):
-            plain.write(piece)
+        while data_read := stream.read(_READ_BYTES):
+            plain.write(data_read)
             if plain.tell() > max_bytes:
                 break
-    return _bounded(plain.getvalue(), max_bytes)
+    return _check_size(plain.getvalue(), max_bytes)
 
 
-def _bounded(plain: bytes, max_bytes: int) -> bytes:
+def _check_size(plain: bytes, max_bytes: int) -> bytes:
     if len(plain) > max_bytes:
         raise DecodeError(
             "the gzip data grows too large", expected=f"at most {max_bytes} bytes", found="more", hint="raise max_bytes"
@@ -306,10 +301,10 @@ def _bounded(plain: bytes, max_bytes: int) -> bytes:
 
 
 def inflate(data: Buffer, size: int) -> bytes:
-    """Undo raw deflate where the result must have exactly ``size`` bytes."""
-    stream = _zlib.decompressobj(_RAW)
+    """Decompress raw deflate data that must become exactly ``size`` bytes."""
+    stream = _zlib.decompressobj(_RAW_WBITS)
     plain: bytes = stream.decompress(data, size + 1)
     if len(plain) != size:
-        found = "more" if len(plain) > size else len(plain)
-        raise DecodeError("the deflated data has another size than declared", expected=f"{size} bytes", found=found)
+        actual = "more" if len(plain) > size else len(plain)
+        raise DecodeError("the deflated data has another size than declared", expected=f"{size} bytes", found=actual)
     return plain

@@ -1,4 +1,4 @@
-"""Tensors of torch, JAX and TensorFlow, each imported when it is first asked for."""
+"""Tensors of torch, JAX and TensorFlow, and the codec of ``.pth``. A framework is imported at its first use."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import io
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from shoal._optional import require
+from shoal._typing import AnyArray
 from shoal.errors import UnsafeCodecError
 
-from ._arrays import Array
 from ._codec import Buffer, Codec, Decoder, Limits
 
 __all__ = ["TORCH_CODECS", "Framework", "framework", "framework_of", "tensor"]
@@ -25,16 +26,17 @@ _PACKAGES = {"torch": "torch", "jax": "jax", "jaxlib": "jax", "tensorflow": "ten
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """What is needed of a framework to hand its tensors out.
+    """The functions of a framework that make tensors.
 
     Attributes:
         name: Its name.
         kind: The class of its tensors.
-        tensor: A tensor of an array or a number. Integers become the framework's usual ones and fractions 32 bits wide,
-            as in Hugging Face datasets; arrays of 8 bits stay so, since they are images. Options go to its constructor.
-        together: Tensors of one shape and type as one tensor; any other values as they are.
-        takes_text: Whether texts and bytes become tensors too.
-        channels_first: Whether images have their channels first.
+        tensor: Makes a tensor of an array or a number. Integers get the framework's default dtype and floats 32 bits,
+            as in Hugging Face datasets; uint8 arrays keep their dtype, since they are images. Options are passed to the
+            tensor's constructor.
+        together: Stacks tensors of one shape and dtype; returns other values unchanged.
+        takes_text: Whether str and bytes become tensors too.
+        channels_first: Whether images are channels-first.
     """
 
     name: str
@@ -45,42 +47,43 @@ class Framework:
     channels_first: bool = False
 
 
-def width_of(value: Any) -> Width | None:
-    """Whether a value's numbers are given the usual width, and which; None where their type says what it is."""
+def _usual_width(value: Any) -> Width | None:
+    """Return which default dtype a value gets in a tensor; None for values that keep their dtype."""
     dtype = np.asarray(value).dtype
     if np.issubdtype(dtype, np.integer):
         return None if dtype == np.uint8 and np.ndim(value) else "integer"
     return "floating" if np.issubdtype(dtype, np.floating) else None
 
 
-def tensor(array: Array) -> Any:
-    """A torch tensor over ``array``, copied only where torch cannot share it."""
+def tensor(array: AnyArray) -> Any:
+    """Return a torch tensor over ``array``, copied only if torch cannot share its memory."""
     return require("torch", extra="torch").from_numpy(np.ascontiguousarray(array))
 
 
-def torch_framework() -> Framework:
-    """Torch, for values that are not fields' bytes."""
+def _stack_alike(kind: type[Any], stack: Callable[[list[Any]], Any], values: list[Any]) -> Any:
+    """Stack tensors of one shape and dtype; return other values unchanged."""
+    first: Any = values[0] if values else None
+    alike = all(
+        isinstance(value, kind) and value.shape == first.shape and value.dtype == first.dtype for value in values
+    )
+    return stack(values) if values and alike else values
+
+
+def _torch_framework() -> Framework:
     torch = require("torch", extra="torch")
 
     def to_tensor(value: Any, options: dict[str, Any]) -> Any:
-        # Torch has no arithmetic for these two; their values fit the next signed type.
+        # Torch has no arithmetic for these two; their values fit int64.
         if getattr(value, "dtype", None) in (np.uint16, np.uint32):
             value = value.astype(np.int64)
-        usual = {"integer": torch.int64, "floating": torch.float32, None: None}[width_of(value)]
+        usual = {"integer": torch.int64, "floating": torch.float32, None: None}[_usual_width(value)]
         return torch.tensor(value, **{"dtype": usual, **options})
 
-    def together(values: list[Any]) -> Any:
-        first: Any = values[0] if values else None
-        alike = all(
-            isinstance(value, torch.Tensor) and value.shape == first.shape and value.dtype == first.dtype
-            for value in values
-        )
-        return torch.stack(values) if values and alike else values
-
+    together = partial(_stack_alike, torch.Tensor, torch.stack)
     return Framework("torch", torch.Tensor, to_tensor, together, channels_first=True)
 
 
-def _decoder(limits: Limits) -> Decoder:
+def _pth_decoder(limits: Limits) -> Decoder:
     load = require("torch", extra="torch").load
 
     def decode(data: Buffer) -> Any:
@@ -103,39 +106,28 @@ def _encode_pth(value: Any) -> bytes:
 
 
 TORCH_CODECS = (
-    # Not automatic: decode=True must not start a framework.
-    Codec("pth", ("pth",), "a torch file of weights", _decoder, lambda options: _encode_pth),
+    # Not automatic: decode=True must not import a framework.
+    Codec("pth", ("pth",), "a torch file of weights", _pth_decoder, lambda options: _encode_pth),
 )
 
 
-def jax_framework() -> Framework:
-    """JAX, for values that are not fields' bytes."""
+def _jax_framework() -> Framework:
     jax = require("jax", extra="jax")
     numpy = require("jax.numpy", extra="jax")
 
     def to_array(value: Any, options: dict[str, Any]) -> Any:
-        # How wide JAX's usual integers are depends on jax_enable_x64.
-        whole = numpy.int64 if jax.config.jax_enable_x64 else numpy.int32
-        usual = {"integer": whole, "floating": numpy.float32, None: None}[width_of(value)]
+        integer = numpy.int64 if jax.config.jax_enable_x64 else numpy.int32
+        usual = {"integer": integer, "floating": numpy.float32, None: None}[_usual_width(value)]
         return numpy.array(value, **{"dtype": usual, **options})
 
-    def together(values: list[Any]) -> Any:
-        first: Any = values[0] if values else None
-        alike = all(
-            isinstance(value, jax.Array) and value.shape == first.shape and value.dtype == first.dtype
-            for value in values
-        )
-        return numpy.stack(values) if values and alike else values
-
-    return Framework("jax", jax.Array, to_array, together)
+    return Framework("jax", jax.Array, to_array, partial(_stack_alike, jax.Array, numpy.stack))
 
 
-def tensorflow_framework() -> Framework:
-    """TensorFlow, for values that are not fields' bytes."""
+def _tensorflow_framework() -> Framework:
     tensorflow = require("tensorflow", extra="tf")
 
     def to_tensor(value: Any, options: dict[str, Any]) -> Any:
-        usual = {"integer": tensorflow.int64, "floating": tensorflow.float32, None: None}[width_of(value)]
+        usual = {"integer": tensorflow.int64, "floating": tensorflow.float32, None: None}[_usual_width(value)]
         return tensorflow.convert_to_tensor(value, **{"dtype": usual, **options})
 
     def together(values: list[Any]) -> Any:
@@ -144,22 +136,22 @@ def tensorflow_framework() -> Framework:
             return values
         if all(value.shape == values[0].shape for value in values):
             return tensorflow.stack(values)
-        # Only rows of numbers: of others, dimensions that are alike would become ragged, too.
+        # Only 1-D tensors: with more dimensions, those that are equal would become ragged too.
         return tensorflow.ragged.stack(values) if all(value.ndim == 1 for value in values) else values
 
     return Framework("tensorflow", tensorflow.Tensor, to_tensor, together, takes_text=True)
 
 
-_MAKERS = {"torch": torch_framework, "jax": jax_framework, "tensorflow": tensorflow_framework}
+_MAKERS = {"torch": _torch_framework, "jax": _jax_framework, "tensorflow": _tensorflow_framework}
 
 
 def framework(name: FrameworkName) -> Framework:
-    """A framework's tensors by the same verbs; the framework is imported now.
+    """Import a framework and return the functions that make its tensors.
 
     Raises:
-        MissingExtraError: It is not installed.
+        MissingExtraError: The framework is not installed.
 
-    Example:
+    Examples:
         >>> torch = framework("torch")
         >>> torch.together([torch.tensor(1, {}), torch.tensor(2, {})])
         tensor([1, 2])
@@ -168,12 +160,12 @@ def framework(name: FrameworkName) -> Framework:
 
 
 def framework_of(value: Any) -> Framework | None:
-    """The framework that a tensor is of; None for anything else. What is not imported yet made no tensor.
+    """Return the framework that a tensor belongs to; None for other values. No framework is imported for this.
 
-    Example:
+    Examples:
         >>> framework_of("a text") is None
         True
     """
     package = _PACKAGES.get(type(value).__module__.partition(".")[0])
-    found = None if package is None else _MAKERS[package]()
-    return found if found is not None and isinstance(value, found.kind) else None
+    candidate = None if package is None else _MAKERS[package]()
+    return candidate if candidate is not None and isinstance(value, candidate.kind) else None

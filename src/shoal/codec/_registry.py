@@ -1,16 +1,16 @@
-"""Which codec an extension chooses: those built in, and those users add."""
+"""The codec of each extension: the built-in ones, and those that users register."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable
-from dataclasses import replace as changed
 from types import MappingProxyType
 from typing import Any
 
-from shoal.codec._codec import Buffer, Codec, DecoderMaker, EncoderMaker
 from shoal.errors import OptionError
 
-from . import _arrays, _audio_video, _documents, _frameworks, _image_encode
+from . import _arrays, _audio_video, _documents, _frameworks, _images
+from ._codec import Buffer, Codec, DecoderMaker, EncoderMaker
 
 __all__ = ["BUILT_IN", "codec_for", "codec_of", "register_codec", "split_field"]
 
@@ -24,7 +24,7 @@ _TABLES = (
     _documents.CBOR_CODECS,
     _documents.PICKLE_CODECS,
     _frameworks.TORCH_CODECS,
-    _image_encode.IMAGE_CODECS,
+    _images.IMAGE_CODECS,
     _audio_video.AUDIO_CODECS,
     _audio_video.VIDEO_CODECS,
 )
@@ -36,9 +36,9 @@ _codecs: dict[str, Codec] = dict(BUILT_IN)
 
 
 def split_field(field: str) -> tuple[tuple[str, ...], bool]:
-    """The lower-case components of a field's name without a last ``gz``, and whether there was one.
+    """Return the lower-case components of a field's name without a last ``gz``, and whether there was one.
 
-    Example:
+    Examples:
         >>> split_field("meta.JSON.gz")
         (('meta', 'json'), True)
     """
@@ -47,16 +47,16 @@ def split_field(field: str) -> tuple[tuple[str, ...], bool]:
 
 
 def codec_of(extension: str) -> Codec | None:
-    """The codec for a bare extension, in any case."""
+    """Return the codec of an extension (in any case), or None."""
     return _codecs.get(extension.lower())
 
 
 def codec_for(field: str) -> Codec | None:
-    """The codec that a field's name chooses, or None where its bytes stay as they are.
+    """Return the codec that a field's name chooses, or None if the field stays bytes.
 
-    The last dotted component counts, in any case; a last ``gz`` is passed over.
+    The last dotted component is the extension, in any case; a last ``gz`` is ignored.
 
-    Example:
+    Examples:
         >>> codec_for("seg.PNG").kind, codec_for("meta.json.gz").name, codec_for("blob.bin")
         ('image', 'json', None)
     """
@@ -74,21 +74,22 @@ def register_codec(
     automatic: bool = True,
     zero_copy: bool = False,
 ) -> None:
-    """Teach shoal an extension, in this process.
+    """Register a codec for one or more extensions, in this process.
 
     Args:
         extensions: One or several, as ``"vec"``, ``"vec vector"`` or a list.
-        decode: Takes a field's bytes, gives its value. Left out: the bytes stay as they are.
-        encode: Takes a value, gives its bytes. Left out: only bytes can be written.
-        name: What error messages call it; the first extension by default.
-        replace: Needed where an extension has a codec already. The half not given stays as it was.
+        decode: Function from a field's bytes to its value. None: fields stay bytes.
+        encode: Function from a value to its bytes. None: only bytes can be written.
+        name: Name in error messages; the first extension by default.
+        replace: Whether to replace the codec that an extension has. If ``decode`` or ``encode`` is not given, that
+            of the former codec is kept.
         automatic: Whether ``decode=True`` decodes it.
-        zero_copy: ``decode`` takes any buffer, such as a memoryview into a shared block, and gets it without a copy.
+        zero_copy: Whether ``decode`` takes any buffer, such as a memoryview into a shared block, and so needs no copy.
 
     Raises:
-        OptionError: An extension is not one, or is taken and ``replace`` is false, or there is nothing to register.
+        OptionError: An extension is invalid, or has a codec and ``replace`` is false, or there is nothing to register.
 
-    Example:
+    Examples:
         >>> register_codec("hex", decode=bytes.hex, encode=bytes.fromhex, replace=True)
         >>> codec_for("digest.hex").name
         'hex'
@@ -96,7 +97,7 @@ def register_codec(
     if decode is None and encode is None:
         raise OptionError("a codec needs decode, encode or both")
     words = tuple(extensions.split()) if isinstance(extensions, str) else tuple(extensions)
-    names = [_checked(word, replace) for word in words or ("",)]  # all of them, before any is registered
+    names = [_check_extension(word, replace) for word in words or ("",)]  # all of them, before any is registered
     for extension in names:
         added = Codec(
             name or names[0],
@@ -106,10 +107,10 @@ def register_codec(
             _encoder_maker(encode) if encode else None,
             automatic=automatic,
         )
-        _codecs[extension] = _merged(added, _codecs.get(extension))
+        _codecs[extension] = _merge_codec(added, _codecs.get(extension))
 
 
-def _checked(word: str, replace: bool) -> str:
+def _check_extension(word: str, replace: bool) -> str:
     extension = word.lower()
     if not extension or extension == "gz" or any(sign in extension for sign in "./\\ \0"):
         raise OptionError("this is not an extension", expected="one component of a name, not gz", found=repr(word))
@@ -118,12 +119,12 @@ def _checked(word: str, replace: bool) -> str:
     return extension
 
 
-def _merged(added: Codec, former: Codec | None) -> Codec:
+def _merge_codec(added: Codec, former: Codec | None) -> Codec:
     if former is None:
         return added
     if added.decoder is None:
-        return changed(former, encoder=added.encoder)
-    return changed(added, encoder=added.encoder or former.encoder, textual=former.textual)
+        return dataclasses.replace(former, encoder=added.encoder)
+    return dataclasses.replace(added, encoder=added.encoder or former.encoder, textual=former.textual)
 
 
 def _decoder_maker(decode: Callable[[Any], Any], zero_copy: bool) -> DecoderMaker:

@@ -16,13 +16,15 @@ from ._format_datasets import (
     RawDataset,
     TFRecordDataset,
 )
-from ._load import from_parquet, load_dataset, load_shards, register_resolver, resolvers, write_samples
+from ._load import load_dataset, load_shards
 from ._mixture import mix
 from ._query import F
+from ._resolvers import register_resolver, resolvers
 from ._shard_processing import FailedShard, ShardDone, ShardReport
 from ._splits import DatasetDict
 from ._tabular import ColumnSummary, FieldSummary, Summary
 from ._tombstones import Tombstone
+from ._write import from_parquet, write_samples
 
 __all__ = [
     "ArrowDataset",

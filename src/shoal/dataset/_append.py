@@ -1,4 +1,4 @@
-"""Write new shards of an existing dataset."""
+"""New shards: of an existing dataset for `Dataset.append`, and the names and stored form of samples for all writers."""
 
 from __future__ import annotations
 
@@ -15,21 +15,29 @@ import pyarrow as pa
 import pyarrow.compute
 
 from shoal.errors import FormatError, ManifestError, OptionError, SchemaMismatchError, ShoalError, WriteError
-from shoal.sample import DictSample, is_record, pack, schema_of
-from shoal.schema import compare, schema_from_json, schema_hash
-from shoal.shard import SHARD_ENDINGS, Manifest, ShardSource, ShardWriter, Source, find_split, load_manifest
-from shoal.store import base_name, join_url, parent_url, relative_url, store_for
+from shoal.sample._annotations import is_record, schema_of
+from shoal.sample._dict_sample import DictSample
+from shoal.sample._packable import pack
+from shoal.schema._compatibility import compare
+from shoal.schema._json_schema import schema_from_json, schema_hash
+from shoal.shard._discovery import SHARD_ENDINGS
+from shoal.shard._manifest import Manifest, load_manifest
+from shoal.shard._source import ShardSource, Source
+from shoal.shard._split_names import find_split
+from shoal.shard._writer import ShardWriter
+from shoal.store._registry import store_for
+from shoal.store._url import base_name, join_url, parent_url, relative_url
 
 from ._decoding import PAYLOAD
-from ._splits import hash_texts
+from ._splits import hash_strings
 
 if TYPE_CHECKING:
     from ._dataset import Dataset
 
-__all__ = ["append_samples", "dataset_of", "is_numbered", "shard_pattern", "stored_form"]
+__all__ = ["append_samples", "find_target", "is_numbered", "shard_pattern", "stored_form"]
 
-pc: Any = pyarrow.compute  # its functions are made as it is imported, out of a checker's sight
-_AT_ONCE = 256  # samples whose keys are looked up together
+pc: Any = pyarrow.compute  # its functions are created at import, so type checkers do not see them
+_KEYS_PER_LOOKUP = 256
 _NUMBER = re.compile(r"\d+(?=\D*$)")
 
 
@@ -43,17 +51,19 @@ class Target:
 
     @property
     def pattern(self) -> str:
-        """How its shards are called: the last one's name, with a place for the number."""
+        """The pattern of its shard names: the name of the last one, with its number as a format."""
         paths = [record.path for record in self.manifest.splits[self.split]]
         folder, name = paths[-1].rpartition("/")[::2]
         ending = next((end for end in sorted(SHARD_ENDINGS, key=len, reverse=True) if name.endswith(end)), "")
         stem = name.removesuffix(ending)
         found = _NUMBER.search(stem)
-        called = f"{stem}-%06d" if found is None else f"{stem[: found.start()]}{_place(paths)}{stem[found.end() :]}"
+        called = (
+            f"{stem}-%06d" if found is None else f"{stem[: found.start()]}{_number_format(paths)}{stem[found.end() :]}"
+        )
         return join_url(self.root, *([folder] if folder else []), called + ending)
 
 
-def _place(paths: Iterable[str]) -> str:
+def _number_format(paths: Iterable[str]) -> str:
     """``%06d`` where numbers have zeros in front, else ``%d``."""
     stems = (re.sub(r"(\.[a-z]\w*)+$", "", base_name(path).lower()) for path in paths)
     numbers = [found[0] for stem in stems if (found := _NUMBER.search(stem))]
@@ -61,11 +71,11 @@ def _place(paths: Iterable[str]) -> str:
     return f"%0{max(widths)}d" if widths else "%d"
 
 
-def dataset_of(source: Source, path: object, split: str | None) -> Target:
-    """The dataset, and its split, that an opened path is. Raises ManifestError where no manifest lists its shards."""
+def find_target(source: Source, path: object, split: str | None) -> Target:
+    """Find the dataset and split of a source. Raises ManifestError if no manifest lists its shards."""
     if not isinstance(source, ShardSource):
         raise FormatError("only tar shards can be added to", found=type(source).__name__)
-    root, manifest = _root_of(source, path)
+    root, manifest = _find_root(source, path)
     paths = {relative_url(ref.url, root) for ref in source.shards}
     fitting = [
         name for name, records in manifest.splits.items() if not paths or paths & {record.path for record in records}
@@ -81,8 +91,8 @@ def dataset_of(source: Source, path: object, split: str | None) -> Target:
     return Target(root, manifest, names[0])
 
 
-def _root_of(source: ShardSource, path: object) -> tuple[str, Manifest]:
-    for root in _roots(source, path):
+def _find_root(source: ShardSource, path: object) -> tuple[str, Manifest]:
+    for root in _candidate_roots(source, path):
         manifest = load_manifest(root)
         paths = set() if manifest is None else {record.path for record in manifest.shards}
         if manifest is not None and all(relative_url(ref.url, root) in paths for ref in source.shards):
@@ -94,7 +104,7 @@ def _root_of(source: ShardSource, path: object) -> tuple[str, Manifest]:
     )
 
 
-def _roots(source: ShardSource, path: object) -> Iterator[str]:
+def _candidate_roots(source: ShardSource, path: object) -> Iterator[str]:
     if isinstance(path, (str, os.PathLike)):
         text = os.fspath(path)
         if base_name(text) == "manifest.json":
@@ -109,13 +119,13 @@ def _roots(source: ShardSource, path: object) -> Iterator[str]:
 def append_samples(
     samples: Iterable[Any], target: Target, whole: Dataset[Any], max_samples: int | None, max_bytes: int | None
 ) -> list[str]:
-    """Write samples behind those of ``whole``, which is the target with its deleted samples; returns the new shards."""
+    """Write samples after those of ``whole``, the target with its deleted samples. Returns the new shards."""
     rest = iter(samples)
     first = next(rest, None)
     if first is None:
         return []
     kind = type(first[1] if isinstance(first, tuple) and len(first) == 2 else first)
-    _check_kind(kind, target.manifest, whole)
+    _check_type(kind, target.manifest, whole)
     records = target.manifest.splits[target.split]
     writer = ShardWriter(
         target.pattern,
@@ -129,12 +139,12 @@ def append_samples(
     )
     keys = whole.key_column()
     with writer:
-        for sample in _with_new_keys(itertools.chain([first], rest), kind, keys, whole):
+        for sample in _keyed_samples(itertools.chain([first], rest), kind, keys, whole):
             writer.write(sample)
     return writer.urls
 
 
-def _check_kind(kind: type[Any], manifest: Manifest, whole: Dataset[Any]) -> None:
+def _check_type(kind: type[Any], manifest: Manifest, whole: Dataset[Any]) -> None:
     """Raise SchemaMismatchError unless the samples are what the manifest says."""
     if manifest.schema is None:
         if is_record(kind) and whole.fields != ("msgpack",):
@@ -151,29 +161,32 @@ def _check_kind(kind: type[Any], manifest: Manifest, whole: Dataset[Any]) -> Non
         raise SchemaMismatchError("samples of another type than the dataset's", expected=str(stored), found=found)
 
 
-def _with_new_keys(
+def _keyed_samples(
     samples: Iterator[Any], kind: type[Any], keys: pa.ChunkedArray, whole: Dataset[Any]
 ) -> Iterator[tuple[str, Any]]:
-    """Each sample as it is stored, under a key that no other has. Raises WriteError for one that is there already."""
-    there = np.sort(hash_texts(keys))
+    """Each sample as it is stored, under a key that no other has. Raises WriteError for one that exists."""
+    existing = np.sort(hash_strings(keys))
     number = _next_number(keys)
     new: set[str] = set()
-    while batch := list(itertools.islice(samples, _AT_ONCE)):
+    while batch := list(itertools.islice(samples, _KEYS_PER_LOOKUP)):
         pairs = [stored_form(number + at, sample, kind) for at, sample in enumerate(batch)]
         number += len(batch)
-        for key, is_there in zip([key for key, _ in pairs], _found([key for key, _ in pairs], there), strict=True):
-            if key in new or (is_there and key in whole):
+        keys_of_batch = [key for key, _ in pairs]
+        for key, may_exist in zip(keys_of_batch, _may_exist(keys_of_batch, existing), strict=True):
+            if key in new or (may_exist and key in whole):
                 hint = "delete the old sample with `tombstone` and give the new one another key"
                 raise WriteError("the key is there already", key=key, hint=hint)
             new.add(key)
         yield from pairs
 
 
-def _found(keys: list[str], there: npt.NDArray[np.uint64]) -> list[bool]:
-    """Which keys may be among those there; without a set of them all, which would take much memory."""
-    hashes = hash_texts(pa.array(keys, pa.large_string()))
-    at = np.searchsorted(there, hashes)
-    found: list[bool] = (np.append(there, np.uint64(0))[at] == hashes).tolist() if len(there) else [False] * len(keys)
+def _may_exist(keys: list[str], existing: npt.NDArray[np.uint64]) -> list[bool]:
+    """Which keys may exist, by their hashes; a set of all keys would take much memory."""
+    hashes = hash_strings(pa.array(keys, pa.large_string()))
+    at = np.searchsorted(existing, hashes)
+    found: list[bool] = (
+        (np.append(existing, np.uint64(0))[at] == hashes).tolist() if len(existing) else [False] * len(keys)
+    )
     return found
 
 
@@ -187,7 +200,7 @@ def _next_number(keys: pa.ChunkedArray) -> int:
 def shard_pattern(path: str, max_samples: int | None, max_bytes: int | None) -> str:
     """The pattern of shards: of a folder, of one tar, or of numbered ones where shards have a limit.
 
-    Example:
+    Examples:
         >>> shard_pattern("data", None, None), shard_pattern("x.tar", None, None), shard_pattern("x.tar.gz", 100, None)
         ('data/shard-%06d.tar', 'x.tar', 'x-%06d.tar.gz')
     """
@@ -211,7 +224,7 @@ def stored_form(number: int, sample: Any, kind: type[Any]) -> tuple[str, Any]:
     """
     key, value = sample if isinstance(sample, tuple) and len(sample) == 2 else (None, sample)
     if not is_record(kind) and not issubclass(kind, DictSample):
-        return _plain(number, key, value)
+        return _plain_sample(number, key, value)
     key = f"{number:09d}" if key is None else key
     if type(value) is not kind:
         found = type(value).__name__
@@ -222,7 +235,7 @@ def stored_form(number: int, sample: Any, kind: type[Any]) -> tuple[str, Any]:
         raise error.at(key=key) from error.__cause__
 
 
-def _plain(number: int, key: Any, value: Any) -> tuple[str, Any]:
+def _plain_sample(number: int, key: Any, value: Any) -> tuple[str, Any]:
     fields = value if isinstance(value, Mapping) else getattr(value, "as_wds", None)
     if not isinstance(fields, Mapping):
         raise WriteError("this is no sample", expected="a mapping or a typed sample", found=type(value).__name__)

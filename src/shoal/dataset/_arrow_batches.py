@@ -1,10 +1,14 @@
-"""Samples as Arrow record batches: what is in a sample decides the columns, and the columns grow with what comes."""
+"""Samples as Arrow record batches of one schema.
+
+The first samples decide the columns. A later sample that does not fit raises `SchemaWidenedError`, and the batches are
+built again with a wider schema.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -12,20 +16,13 @@ import numpy as np
 import pyarrow as pa
 
 from shoal.errors import FieldError, SchemaMismatchError, ShoalError, WriteError
-from shoal.load import SampleBatch
-from shoal.sample import DictSample, is_record, pack, schema_of
-from shoal.schema import (
-    Array,
-    BoolType,
-    BytesType,
-    FloatType,
-    IntType,
-    OptionalType,
-    Schema,
-    StrType,
-    schema_from_json,
-    schema_to_json,
-)
+from shoal.load._collate import SampleBatch
+from shoal.sample._annotations import is_record, schema_of
+from shoal.sample._dict_sample import DictSample
+from shoal.sample._packable import pack
+from shoal.schema._json_schema import schema_from_json, schema_to_json
+from shoal.schema._schema import Schema
+from shoal.schema._types import Array, BoolType, BytesType, FloatType, IntType, OptionalType, StrType
 
 from ._arrow_types import (
     ABSENT,
@@ -35,8 +32,8 @@ from ._arrow_types import (
     form_document,
     form_from_document,
     form_of_type,
-    joined,
-    opener,
+    merge_columns,
+    payload_converter,
     to_arrow,
 )
 
@@ -45,21 +42,22 @@ __all__ = [
     "Keyed",
     "Layout",
     "Part",
-    "SchemaWidened",
+    "SchemaWidenedError",
     "batches_of",
     "can_gather",
     "gathered_parts",
     "layout_of_schema",
     "row_parts",
-    "widest",
+    "with_widest_layout",
 ]
 
 KEY = "__key__"
 _METADATA = b"shoal.table"
-_MOST_BYTES = 64 << 20  # of one batch, where samples are large
+_MAX_BATCH_BYTES = 64 << 20
 _UNFIT = (pa.ArrowException, ValueError, TypeError, OverflowError)
 
 Keyed: TypeAlias = tuple[str, Any]
+Values = dict[str, list[Any]]
 Style = Literal["typed", "packed", "dict", "foreign"]
 """Samples of a class, `DictSample`, dicts of fields; or a table that was not written here."""
 
@@ -84,8 +82,8 @@ class Layout:
         return pa.schema(fields, metadata={_METADATA: msgspec.json.encode(document)})
 
 
-class SchemaWidened(Exception):  # noqa: N818 - what happened, and nobody sees it
-    """A batch does not fit the columns of those before; ``layout`` fits both."""
+class SchemaWidenedError(Exception):
+    """A batch does not fit the columns of earlier ones; ``layout`` fits both. Caught by `with_widest_layout`."""
 
     def __init__(self, layout: Layout, column: str) -> None:
         super().__init__(column)
@@ -99,13 +97,8 @@ def layout_of_schema(schema: pa.Schema) -> Layout:
     try:
         if written is not None:
             return _read_layout(msgspec.json.decode(written), schema)
-    except (
-        ValueError,
-        KeyError,
-        TypeError,
-        ShoalError,
-    ):  # what is said does not fit what is there: somebody changed it
-        pass
+    except (ValueError, KeyError, TypeError, ShoalError):
+        pass  # the metadata does not fit the columns: the table was changed after it was written
     return Layout("foreign", None, {part.name: Column(form_of_type(part.type), "none") for part in schema})
 
 
@@ -119,12 +112,6 @@ def _read_layout(document: Any, schema: pa.Schema) -> Layout:
     if list(columns) != schema.names:
         raise ValueError("other columns")
     return Layout(document["style"], of, columns)
-
-
-# ------------------------------------------------------------------------------------------------------------- columns
-
-
-Values = dict[str, list[Any]]
 
 
 def _style_of(sample: Any) -> tuple[Style, Schema | None]:
@@ -159,18 +146,18 @@ def _typed_values(samples: list[Any], schema: Schema) -> Values:
     stored = [msgspec.msgpack.decode(pack(sample)) for sample in samples]
     values = {}
     for one in schema.fields:
-        convert = opener(one.type)
+        convert = payload_converter(one.type)
         values[one.name] = [row[one.name] if convert is None else convert(row[one.name]) for row in stored]
     return values
 
 
-def _chosen(values: Values, columns: Sequence[str] | None) -> Values:
+def _select_columns(values: Values, columns: Sequence[str] | None) -> Values:
     if columns is None:
         return values
     return {name: values[name] if name in values else [ABSENT] * len(values[KEY]) for name in columns}
 
 
-def _fitted(layout: Layout, values: Values) -> Layout:
+def _widen_layout(layout: Layout, values: Values) -> Layout:
     """The layout with room for these values."""
     types = {} if layout.schema is None else {one.name: one.type for one in layout.schema.fields}
     found = {name: column_of(column, types.get(name)) for name, column in values.items()}
@@ -178,7 +165,7 @@ def _fitted(layout: Layout, values: Values) -> Layout:
     names = [*layout.columns, *(name for name in found if name not in layout.columns)]
     first = not layout.columns
     columns = {
-        name: found[name] if first else joined(layout.columns.get(name, absent), found.get(name, absent))
+        name: found[name] if first else merge_columns(layout.columns.get(name, absent), found.get(name, absent))
         for name in names
     }
     return Layout(layout.style, layout.schema, columns)
@@ -192,15 +179,9 @@ def _batch(layout: Layout, values: Values, rows: int) -> pa.RecordBatch:
         except _UNFIT as error:
             if column.form == MSGPACK:
                 raise WriteError("a value cannot be put in a table", found=error, field=name) from error
-            raise SchemaWidened(_with(layout, name, Column(MSGPACK, column.nulls)), name) from error
+            columns = {**layout.columns, name: Column(MSGPACK, column.nulls)}
+            raise SchemaWidenedError(replace(layout, columns=columns), name) from error
     return pa.RecordBatch.from_arrays(arrays, schema=layout.arrow_schema())
-
-
-def _with(layout: Layout, name: str, column: Column) -> Layout:
-    return Layout(layout.style, layout.schema, {**layout.columns, name: column})
-
-
-# ------------------------------------------------------------------------------------------------------------- batches
 
 
 @dataclass(frozen=True)
@@ -221,8 +202,8 @@ def row_parts(rows: Iterable[Keyed], size: int) -> Iterator[Part]:
     weight = 0
     for row in rows:
         held.append(row)
-        weight += _weight(row[1])
-        if len(held) == size or weight >= _MOST_BYTES:
+        weight += _sample_bytes(row[1])
+        if len(held) == size or weight >= _MAX_BATCH_BYTES:
             yield _part(held)
             held, weight = [], 0
     if held:
@@ -234,7 +215,7 @@ def _part(rows: list[Keyed]) -> Part:
     return Part(style, schema, _values(rows, schema))
 
 
-def _weight(sample: Any) -> int:
+def _sample_bytes(sample: Any) -> int:
     """About how much memory a sample takes: what is large in it."""
     values = sample.values() if isinstance(sample, Mapping) else getattr(sample, "__dict__", {}).values()
     weight = 64
@@ -257,14 +238,14 @@ def gathered_parts(
     mean_bytes: float,
 ) -> Iterator[Part]:
     """Samples whose fields are gathered from their payloads; fields that are not asked for are not looked at."""
-    rows = max(1, min(size, int(_MOST_BYTES / max(mean_bytes, 1))))
+    rows = max(1, min(size, int(_MAX_BATCH_BYTES / max(mean_bytes, 1))))
     names = [name for name in schema.names if columns is None or name in columns]
     for batch in batches(rows):
-        yield Part("typed", schema, {KEY: batch.keys, **{name: _each(batch.column(name)) for name in names}})
+        yield Part("typed", schema, {KEY: batch.keys, **{name: _split_column(batch.column(name)) for name in names}})
 
 
-def _each(column: Any) -> list[Any]:
-    """One value a sample. Of arrays without axes NumPy gives numbers, which have lost the order of their bytes."""
+def _split_column(column: Any) -> list[Any]:
+    """One value per sample. Scalars stay 0-d arrays, since NumPy's numbers lose the byte order of their dtype."""
     if isinstance(column, np.ndarray) and column.ndim == 1:
         return [column[at : at + 1].reshape(()) for at in range(len(column))]
     return list(column)
@@ -282,7 +263,7 @@ def batches_of(
     """Samples as batches, all of one schema.
 
     Raises:
-        Widened: A sample does not fit the columns made for those before, or ``known``.
+        SchemaWidenedError: A sample does not fit the columns of earlier ones, or ``known``.
         FieldError: ``columns`` names one that no sample of the first part has.
     """
     layout = known
@@ -291,17 +272,17 @@ def batches_of(
             layout = _first_layout(part, columns)
         if (layout.style, layout.schema) != (part.style, part.schema):
             raise SchemaMismatchError(
-                "samples of one table are of one type", expected=_named(layout), found=_named(part)
+                "samples of one table are of one type", expected=_type_name(layout), found=_type_name(part)
             )
-        values = _chosen(part.values, columns)
-        wider = _fitted(layout, values)
+        values = _select_columns(part.values, columns)
+        wider = _widen_layout(layout, values)
         if wider.columns != layout.columns:
             changed = [name for name, column in wider.columns.items() if layout.columns.get(name) != column]
-            raise SchemaWidened(wider, changed[0])
+            raise SchemaWidenedError(wider, changed[0])
         yield _batch(layout, values, len(part))
 
 
-def _named(of: Layout | Part) -> str:
+def _type_name(of: Layout | Part) -> str:
     return of.style if of.schema is None else of.schema.name
 
 
@@ -310,14 +291,14 @@ def _first_layout(part: Part, columns: Sequence[str] | None) -> Layout:
     unknown = [name for name in columns or () if name not in known]
     if unknown:
         raise FieldError("no such field", expected=" or ".join(known), found=unknown[0])
-    return _fitted(Layout(part.style, part.schema), _chosen(part.values, columns))
+    return _widen_layout(Layout(part.style, part.schema), _select_columns(part.values, columns))
 
 
-def widest(make: Callable[[Layout | None], Any]) -> Any:
-    """What ``make`` gives for a layout that all samples fit: begun again whenever one does not."""
+def with_widest_layout(make: Callable[[Layout | None], Any]) -> Any:
+    """Call ``make`` again with a wider layout until all samples fit it, and return its result."""
     layout: Layout | None = None
     while True:
         try:
             return make(layout)
-        except SchemaWidened as widened:  # each time one column gets wider, which ends at MessagePack
+        except SchemaWidenedError as widened:  # each time one column gets wider, which ends at MessagePack
             layout = widened.layout

@@ -1,8 +1,9 @@
-"""Arrow types of columns, and values to and from Arrow columns.
+"""Arrow types for the columns of samples, and conversion of values to and from Arrow arrays.
 
-A form is a tree of frozen values. Where the schema says what a field is, the form follows it; what it leaves open (the
-shape of arrays, whether times have a zone, what is in ``Any``) and all of untyped samples is told by the values. Forms
-of two batches merge into the narrowest that holds both exactly; in the end that is MessagePack, which holds anything.
+A `Form` is the Arrow type of a column and how values are stored in it. The schema decides the form. What it leaves
+open (the shape of arrays, whether times have a zone, what is in ``Any``), and everything in untyped samples, is
+inferred from the values. The forms of two batches merge into the narrowest one that holds both exactly; the widest is
+MessagePack.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ import pyarrow as pa
 import pyarrow.compute
 
 from shoal import schema
-from shoal.codec import decode_npy, encode_npy
-from shoal.schema import FieldType
+from shoal.codec._arrays import decode_npy, encode_npy
+from shoal.schema._types import FieldType
 
 __all__ = [
     "ABSENT",
@@ -35,9 +36,9 @@ __all__ = [
     "form_of_type",
     "from_arrow",
     "is_exact_json",
-    "joined",
-    "merged",
-    "opener",
+    "merge_columns",
+    "merge_forms",
+    "payload_converter",
     "to_arrow",
 ]
 
@@ -45,9 +46,7 @@ Kind: TypeAlias = Literal[
     "null", "plain", "moment", "text", "tensor", "array", "npy", "list", "tuple", "record", "map", "json", "msgpack"
 ]
 Convert = Callable[[Any], Any]
-
-
-# -------------------------------------------------------------------------------------- how values become Arrow columns
+pc: Any = pyarrow.compute  # its functions are created at import, so type checkers do not see them
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +87,14 @@ _LEAVES: dict[type, Form] = {
     schema.Audio: _BINARY,
     schema.DateType: Form("moment", pa.date32()),
 }
-_LARGEST = 2**63
+_INT64_LIMIT = 2**63
+_ARRAY_EXTENSION = 78  # our MessagePack extension code for arrays
 
 
 def form_of(values: Sequence[Any], hint: FieldType | None = None) -> Form:
     """The narrowest form of these values, None among them or not; ``hint`` is what the schema says they are.
 
-    Example:
+    Examples:
         >>> form_of([1, None, 2]).type, form_of(["a", 1]).kind
         (DataType(int64), 'json')
         >>> str(form_of([{"w": 1, "tags": ["x"]}]).type)
@@ -104,73 +104,73 @@ def form_of(values: Sequence[Any], hint: FieldType | None = None) -> Form:
         hint = hint.of
     known = [value for value in values if value is not None]
     if hint is None:
-        return _seen(known)
+        return _inferred_form(known)
     if type(hint) in _LEAVES:
         return _LEAVES[type(hint)]
-    return _hinted(known, hint)
+    return _schema_form(known, hint)
 
 
-def _hinted(values: list[Any], hint: FieldType) -> Form:
+def _schema_form(values: list[Any], hint: FieldType) -> Form:
     match hint:
         case schema.IntType():
-            return _integers(values)
+            return _integer_form(values)
         case schema.DateTimeType() | schema.TimeType():
-            return _moments(values, isinstance(hint, schema.DateTimeType))
+            return _time_form(values, isinstance(hint, schema.DateTimeType))
         case schema.LiteralType(_) | schema.EnumType():
-            return _choices(values, hint)
+            return _choice_form(values, hint)
         case schema.Array():
-            return _arrays(values)
+            return _array_form(values)
         case schema.ListType(item):
-            return _list(form_of(list(itertools.chain.from_iterable(values)), item))
+            return _list_form(form_of(list(itertools.chain.from_iterable(values)), item))
         case schema.TupleType():
-            return _tuples(values, hint)
+            return _tuple_form(values, hint)
         case schema.MapType():
-            return _map(hint, form_of([item for value in values for item in value.values()], hint.values))
+            return _map_form(hint, form_of([item for value in values for item in value.values()], hint.values))
         case schema.RecordType(of):
             inner = [(one.name, form_of([value[one.name] for value in values], one.type)) for one in of.fields]
-            return _record("record", inner) if inner else JSON
-    return _free(values)  # Any, and unions
+            return _record_form("record", inner) if inner else JSON
+    return _untyped_form(values)  # Any, and unions
 
 
-def _choices(values: list[Any], hint: schema.LiteralType | schema.EnumType) -> Form:
+def _choice_form(values: list[Any], hint: schema.LiteralType | schema.EnumType) -> Form:
     kinds = set(hint.kinds)
     if len(kinds) > 1:
-        return _free(values)
-    return {"str": _PLAIN[str], "bool": _PLAIN[bool], "float": _FLOAT}.get(kinds.pop()) or _integers(values)
+        return _untyped_form(values)
+    return {"str": _PLAIN[str], "bool": _PLAIN[bool], "float": _FLOAT}.get(kinds.pop()) or _integer_form(values)
 
 
-def _tuples(values: list[Any], hint: schema.TupleType) -> Form:
+def _tuple_form(values: list[Any], hint: schema.TupleType) -> Form:
     if hint.variadic:
-        return _list(form_of(list(itertools.chain.from_iterable(values)), hint.items[0]))
+        return _list_form(form_of(list(itertools.chain.from_iterable(values)), hint.items[0]))
     inner = [(str(at), form_of([value[at] for value in values], item)) for at, item in enumerate(hint.items)]
-    return _record("tuple", inner) if inner else JSON
+    return _record_form("tuple", inner) if inner else JSON
 
 
-def _seen(values: list[Any]) -> Form:
-    """The form of values of which nothing is known."""
+def _inferred_form(values: list[Any]) -> Form:
+    """The form of values without a schema."""
     kinds = set(map(type, values))
     if not kinds:
         return NULL
     if kinds == {int, float}:
         return _FLOAT
     if len(kinds) > 1 and not kinds <= {bytes, bytearray, memoryview}:
-        return _free(values)
+        return _untyped_form(values)
     kind = kinds.pop()
     if kind in _PLAIN:
         return _PLAIN[kind]
     if kind is int:
-        return _integers(values)
+        return _integer_form(values)
     if issubclass(kind, np.ndarray):
-        return _arrays(values)
+        return _array_form(values)
     if kind is list:
-        return _list(_seen([item for value in values for item in value if item is not None]))
+        return _list_form(_inferred_form([item for value in values for item in value if item is not None]))
     names = list(values[0]) if kind is dict else []
     if names and all(type(name) is str for name in names) and all(value.keys() == values[0].keys() for value in values):
-        return _record("record", [(name, form_of([value[name] for value in values])) for name in names])
-    return _free(values)
+        return _record_form("record", [(name, form_of([value[name] for value in values])) for name in names])
+    return _untyped_form(values)
 
 
-def _free(values: list[Any]) -> Form:
+def _untyped_form(values: list[Any]) -> Form:
     if not values:
         return NULL
     return JSON if all(map(is_exact_json, values)) else MSGPACK
@@ -187,18 +187,29 @@ def is_exact_json(value: Any) -> bool:
     return value is None or type(value) in (str, int, bool)
 
 
-def _integers(values: list[Any]) -> Form:
-    fits = not values or -_LARGEST <= min(values) <= max(values) < _LARGEST
+def _integer_form(values: list[Any]) -> Form:
+    fits = not values or -_INT64_LIMIT <= min(values) <= max(values) < _INT64_LIMIT
     return _INTEGER if fits else JSON
 
 
-def _moments(values: list[Any], dated: bool) -> Form:
+def _time_form(values: list[Any], dated: bool) -> Form:
     zones = {value.tzinfo is not None and value.utcoffset() is not None for value in values}
     if not zones:
         return NULL
     if not dated:
         return Form("moment", pa.time64("us")) if zones == {False} else TEXT
-    return TEXT if len(zones) > 1 else Form("moment", pa.timestamp("us", "UTC" if True in zones else None))
+    if len(zones) > 1 or (True in zones and not all(map(_has_utc_time, values))):
+        return TEXT
+    return Form("moment", pa.timestamp("us", "UTC" if True in zones else None))
+
+
+def _has_utc_time(value: dt.datetime) -> bool:
+    """Whether the time in UTC is between the years 1 and 9999, as Python requires when it is read back."""
+    try:
+        value.astimezone(dt.UTC)
+    except OverflowError:
+        return False
+    return True
 
 
 def array_form(dtype: npt.DTypeLike, shape: tuple[int, ...] | None) -> Form:
@@ -212,7 +223,7 @@ def array_form(dtype: npt.DTypeLike, shape: tuple[int, ...] | None) -> Form:
     return Form("array", pa.struct([("data", pa.list_(of)), ("shape", pa.list_(pa.int64()))]))
 
 
-def _arrays(values: list[Any]) -> Form:
+def _array_form(values: list[Any]) -> Form:
     kinds = {(value.dtype, value.shape) for value in values}
     if not kinds:
         return NULL
@@ -220,39 +231,36 @@ def _arrays(values: list[Any]) -> Form:
     return NPY if len(dtypes) > 1 else array_form(dtypes.pop(), shapes.pop() if len(shapes) == 1 else None)
 
 
-def _nested(form: Form) -> Form:
-    """Inside of something else a tensor has no place of its own."""
+def _nested_form(form: Form) -> Form:
+    """The form inside a list, map or struct, where Arrow has no fixed-shape tensors."""
     if form.kind != "tensor":
         return form
     return array_form(form.type.value_type.to_pandas_dtype(), None)
 
 
-def _list(item: Form) -> Form:
-    item = _nested(item)
+def _list_form(item: Form) -> Form:
+    item = _nested_form(item)
     return Form("list", pa.list_(item.type), (("item", item),))
 
 
-def _map(hint: schema.MapType, item: Form) -> Form:
-    item = _nested(item)
+def _map_form(hint: schema.MapType, item: Form) -> Form:
+    item = _nested_form(item)
     keys = pa.string() if isinstance(hint.keys, schema.StrType) else pa.int64()
     return Form("map", pa.map_(keys, item.type), (("value", item),))
 
 
-def _record(kind: Literal["record", "tuple"], inner: Sequence[tuple[str, Form]]) -> Form:
-    parts = tuple((name, _nested(form)) for name, form in inner)
+def _record_form(kind: Literal["record", "tuple"], inner: Sequence[tuple[str, Form]]) -> Form:
+    parts = tuple((name, _nested_form(form)) for name, form in inner)
     return Form(kind, pa.struct([pa.field(name, form.type) for name, form in parts]), parts)
 
 
-# ------------------------------------------------------------------------------------------------------------- merging
-
-
-def merged(one: Form, two: Form) -> Form:
+def merge_forms(one: Form, two: Form) -> Form:
     """The narrowest form that holds the values of both.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> small, large = form_of([np.zeros(2)]), form_of([np.zeros(3)])
-        >>> small.kind, merged(small, large).kind, merged(small, form_of(["text"])).kind
+        >>> small.kind, merge_forms(small, large).kind, merge_forms(small, form_of(["text"])).kind
         ('tensor', 'array', 'msgpack')
     """
     if one == two or two.kind == "null":
@@ -261,41 +269,38 @@ def merged(one: Form, two: Form) -> Form:
         return two
     kinds = {one.kind, two.kind}
     if kinds <= {"tensor", "array", "npy"}:
-        return _merged_arrays(one, two)
+        return _merge_arrays(one, two)
     if kinds <= {"moment", "text"}:
         return TEXT
     if {one, two} == {_INTEGER, _FLOAT}:
         return _FLOAT
     if len(kinds) == 1 and one.inner and [name for name, _ in one.inner] == [name for name, _ in two.inner]:
-        return _rebuilt(one, [(name, merged(form, dict(two.inner)[name])) for name, form in one.inner])
+        return _with_inner(one, [(name, merge_forms(form, dict(two.inner)[name])) for name, form in one.inner])
     return JSON if _is_json(one) and _is_json(two) else MSGPACK
 
 
-def _merged_arrays(one: Form, two: Form) -> Form:
-    if "npy" in (one.kind, two.kind) or _numbers(one) != _numbers(two):
+def _merge_arrays(one: Form, two: Form) -> Form:
+    if "npy" in (one.kind, two.kind) or _number_type(one) != _number_type(two):
         return NPY
-    return array_form(_numbers(one).to_pandas_dtype(), None)
+    return array_form(_number_type(one).to_pandas_dtype(), None)
 
 
-def _numbers(form: Form) -> Any:
+def _number_type(form: Form) -> Any:
     return form.type.value_type if form.kind == "tensor" else form.type.field("data").type.value_type
 
 
-def _rebuilt(form: Form, inner: list[tuple[str, Form]]) -> Form:
+def _with_inner(form: Form, inner: list[tuple[str, Form]]) -> Form:
     if form.kind == "list":
-        return _list(inner[0][1])
+        return _list_form(inner[0][1])
     if form.kind == "map":
         return Form("map", pa.map_(form.type.key_type, inner[0][1].type), tuple(inner))
-    return _record("tuple" if form.kind == "tuple" else "record", inner)
+    return _record_form("tuple" if form.kind == "tuple" else "record", inner)
 
 
 def _is_json(form: Form) -> bool:
     if form.kind in ("list", "record"):
         return all(_is_json(inner) for _, inner in form.inner)
     return form.kind in ("json", "null") or (form.kind == "plain" and form != _BINARY)
-
-
-# ----------------------------------------------------------------------------------------------------------- documents
 
 
 def form_document(form: Form) -> Any:
@@ -335,12 +340,6 @@ def _inner_types(of: pa.DataType) -> Mapping[str, pa.DataType]:
     return {}
 
 
-# -------------------------------------------------------- values of one column <-> an Arrow array, by the column's form
-
-
-pc: Any = pyarrow.compute
-
-
 class _Absent:
     """The value of a field that a sample does not have."""
 
@@ -362,29 +361,29 @@ def column_of(values: Sequence[Any], hint: FieldType | None = None) -> Column:
     form, empty = form_of(present, hint), any(value is None for value in present)
     if len(present) == len(values):
         return Column(form, "none" if empty else "")
-    return Column(_both(form), "absent") if empty else Column(form, "absent")
+    return Column(_form_with_none(form), "absent") if empty else Column(form, "absent")
 
 
-def _both(form: Form) -> Form:
-    """A form in which None is a value like others, because null means something else."""
-    return JSON if merged(form, JSON) == JSON else MSGPACK
+def _form_with_none(form: Form) -> Form:
+    """A form that can store None as a value, for columns in which null means that the field is absent."""
+    return JSON if merge_forms(form, JSON) == JSON else MSGPACK
 
 
-def joined(one: Column, two: Column) -> Column:
+def merge_columns(one: Column, two: Column) -> Column:
     """The narrowest column that holds the values of both."""
-    form = merged(one.form, two.form)
+    form = merge_forms(one.form, two.form)
     if one.nulls and two.nulls and one.nulls != two.nulls:
-        return Column(_both(form), "absent")
+        return Column(_form_with_none(form), "absent")
     return Column(form, one.nulls or two.nulls)
 
 
 def to_arrow(column: Column, values: Sequence[Any]) -> pa.Array:
     """The values as one array. Raises ValueError or TypeError where one does not fit the form."""
     form, free = column.form, column.form.kind in ("json", "msgpack") and column.nulls == "absent"
-    # Where null says that a field is not there, None is a value like others.
+    # If null means that the field is absent, None is stored as a value.
     cells = values if column.nulls != "absent" else [None if value is ABSENT else value for value in values]
     if form.kind == "tensor":
-        return _tensors(form, cells)
+        return _tensor_array(form, cells)
     convert = _packer(form)
     if convert is None:
         return pa.array(cells, form.type)
@@ -392,7 +391,7 @@ def to_arrow(column: Column, values: Sequence[Any]) -> pa.Array:
     return pa.array([None if value is empty else convert(value) for value in (values if free else cells)], form.type)
 
 
-def _tensors(form: Form, values: Sequence[Any]) -> pa.Array:
+def _tensor_array(form: Form, values: Sequence[Any]) -> pa.Array:
     size = math.prod(form.type.shape)
     blank = np.zeros(form.type.shape, form.type.value_type.to_pandas_dtype())
     flat = np.stack([blank if value is None else value for value in values]).reshape(-1) if len(values) else blank[:0]
@@ -403,25 +402,25 @@ def _tensors(form: Form, values: Sequence[Any]) -> pa.Array:
 
 
 def _packer(form: Form) -> Convert | None:
-    """What makes of a value that is not None what Arrow takes; None where it takes the value itself."""
+    """The function that converts values other than None for Arrow; None if Arrow takes them as they are."""
     inner = [_optional(_packer(part)) for _, part in form.inner]
     match form.kind:
         case "list" if inner[0]:
             item = inner[0]
             return lambda value: [item(one) for one in value]
         case "map":
-            item = inner[0] or _same
+            item = inner[0] or _identity
             return lambda value: [(key, item(one)) for key, one in value.items()]
         case "record" if any(inner):
-            parts = [(name, convert or _same) for (name, _), convert in zip(form.inner, inner, strict=True)]
+            parts = [(name, convert or _identity) for (name, _), convert in zip(form.inner, inner, strict=True)]
             return lambda value: {name: convert(value[name]) for name, convert in parts}
         case "tuple":
-            parts = [(name, convert or _same) for (name, _), convert in zip(form.inner, inner, strict=True)]
+            parts = [(name, convert or _identity) for (name, _), convert in zip(form.inner, inner, strict=True)]
             return lambda value: {name: convert(one) for (name, convert), one in zip(parts, value, strict=True)}
     return _PACKERS.get(form.kind)
 
 
-def _same(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value
 
 
@@ -437,21 +436,20 @@ def _to_json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _plain(value: Any) -> Any:
+def _encode_extension(value: Any) -> Any:
     if isinstance(value, np.ndarray):
-        return msgspec.msgpack.Ext(_ARRAY, encode_npy(value))
+        return msgspec.msgpack.Ext(_ARRAY_EXTENSION, encode_npy(value))
     raise TypeError(f"a table cannot hold {type(value).__name__}")
 
 
-def _revived(code: int, data: memoryview) -> Any:
-    if code == _ARRAY:
+def _decode_extension(code: int, data: memoryview) -> Any:
+    if code == _ARRAY_EXTENSION:
         return decode_npy(bytes(data))
     return msgspec.msgpack.Ext(code, bytes(data))
 
 
-_ARRAY = 78  # the number of an array among MessagePack's extensions, which has nothing for it
-_unpack = msgspec.msgpack.Decoder(ext_hook=_revived).decode
-_pack = msgspec.msgpack.Encoder(enc_hook=_plain).encode
+_unpack = msgspec.msgpack.Decoder(ext_hook=_decode_extension).decode
+_pack = msgspec.msgpack.Encoder(enc_hook=_encode_extension).encode
 _PACKERS: dict[str, Convert] = {
     "array": lambda value: {"data": value.reshape(-1), "shape": value.shape},
     "npy": encode_npy,
@@ -461,22 +459,19 @@ _PACKERS: dict[str, Convert] = {
 }
 
 
-# ------------------------------------------------------------------------------------------------------------- reading
-
-
 def from_arrow(column: Column, array: pa.Array) -> list[Any]:
     """The values of an array: of times their ISO text, of arrays NumPy's; `ABSENT` for fields that are not there."""
     form, nothing = column.form, ABSENT if column.nulls == "absent" else None
     if form.kind == "tensor":
-        return _rows(form, array, nothing)
+        return _tensor_rows(form, array, nothing)
     if form.kind == "array" and not array.null_count:
-        return _ragged(array)
-    convert = _unpacker(form) or _same
-    return [nothing if value is None else convert(value) for value in _listed(array)]
+        return _ragged_arrays(array)
+    convert = _unpacker(form) or _identity
+    return [nothing if value is None else convert(value) for value in _to_pylist(array)]
 
 
-def _listed(array: pa.Array) -> list[Any]:
-    """As Python values, of which there are none for nanoseconds."""
+def _to_pylist(array: pa.Array) -> list[Any]:
+    """The array as Python values, which have microseconds at most."""
     if pa.types.is_timestamp(array.type) and array.type.unit == "ns":
         array = pc.cast(array, pa.timestamp("us", array.type.tz), safe=False)
     if pa.types.is_time64(array.type) and array.type.unit == "ns":
@@ -485,7 +480,7 @@ def _listed(array: pa.Array) -> list[Any]:
     return values
 
 
-def _rows(form: Form, array: pa.Array, nothing: Any) -> list[Any]:
+def _tensor_rows(form: Form, array: pa.Array, nothing: Any) -> list[Any]:
     storage = array.storage if isinstance(array, pa.ExtensionArray) else array
     sound = storage.drop_null() if storage.null_count else storage
     flat = sound.flatten().to_numpy(zero_copy_only=False)
@@ -493,7 +488,7 @@ def _rows(form: Form, array: pa.Array, nothing: Any) -> list[Any]:
     return [next(rows) if valid else nothing for valid in storage.is_valid().to_pylist()]
 
 
-def _ragged(array: pa.StructArray) -> list[Any]:
+def _ragged_arrays(array: pa.StructArray) -> list[Any]:
     """Arrays of any shape, as views of one buffer."""
     data, shapes = array.field("data"), array.field("shape").to_pylist()
     numbers = data.values.to_numpy(zero_copy_only=False)
@@ -508,13 +503,13 @@ def _unpacker(form: Form) -> Convert | None:
             item = inner[0]
             return lambda value: [item(one) for one in value]
         case "map":
-            item = inner[0] or _same
+            item = inner[0] or _identity
             return lambda value: {key: item(one) for key, one in value}
         case "record" if any(inner):
-            parts = [(name, convert or _same) for (name, _), convert in zip(form.inner, inner, strict=True)]
+            parts = [(name, convert or _identity) for (name, _), convert in zip(form.inner, inner, strict=True)]
             return lambda value: {name: convert(value[name]) for name, convert in parts}
         case "tuple":
-            parts = [(name, convert or _same) for (name, _), convert in zip(form.inner, inner, strict=True)]
+            parts = [(name, convert or _identity) for (name, _), convert in zip(form.inner, inner, strict=True)]
             return lambda value: [convert(value[name]) for name, convert in parts]
         case "array":
             dtype = form.type.field("data").type.value_type.to_pandas_dtype()
@@ -530,29 +525,26 @@ _UNPACKERS: dict[str, Convert] = {
 }
 
 
-# ------------------------------------------------------------------------------------------------------------- opening
-
-
-def opener(hint: FieldType) -> Convert | None:
-    """What makes times and arrays of the texts and bytes that a payload has for them; None where there are none."""
+def payload_converter(hint: FieldType) -> Convert | None:
+    """The function that converts the strings and bytes of a payload to times and arrays; None if there are none."""
     match hint:
         case schema.OptionalType(of):
-            return _optional(opener(of))
+            return _optional(payload_converter(of))
         case schema.Array():
             return decode_npy
         case schema.ListType(item) | schema.TupleType((item,), True):
-            return _each(opener(item))
+            return _each(payload_converter(item))
         case schema.MapType(_, item):
-            return _each_value(opener(item))
+            return _each_value(payload_converter(item))
         case schema.TupleType(items):
-            converts = [opener(item) or _same for item in items]
+            converts = [payload_converter(item) or _identity for item in items]
             return lambda value: [convert(one) for convert, one in zip(converts, value, strict=True)]
         case schema.RecordType(of):
-            parts = [(one.name, convert) for one in of.fields if (convert := opener(one.type))]
+            parts = [(one.name, convert) for one in of.fields if (convert := payload_converter(one.type))]
             return (
                 (lambda value: {**value, **{name: convert(value[name]) for name, convert in parts}}) if parts else None
             )
-    return _OPENERS.get(type(hint))
+    return _PAYLOAD_CONVERTERS.get(type(hint))
 
 
 def _each(convert: Convert | None) -> Convert | None:
@@ -563,7 +555,7 @@ def _each_value(convert: Convert | None) -> Convert | None:
     return None if convert is None else lambda value: {key: convert(one) for key, one in value.items()}
 
 
-_OPENERS: dict[type, Convert] = {
+_PAYLOAD_CONVERTERS: dict[type, Convert] = {
     schema.DateTimeType: dt.datetime.fromisoformat,
     schema.DateType: dt.date.fromisoformat,
     schema.TimeType: dt.time.fromisoformat,

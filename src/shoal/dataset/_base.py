@@ -1,11 +1,10 @@
-"""What every dataset has: length, indexing, iteration and repr."""
+"""`DatasetBase`: length, indexing, iteration and repr of a dataset."""
 
 from __future__ import annotations
 
 import functools
 import operator
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
@@ -15,37 +14,61 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shoal.errors import FieldError, OptionError, PositionError, SampleKeyError, ShardIndexError, TarError
-from shoal.sample import Lens, is_record, schema_of
-from shoal.schema import Schema
-from shoal.shard import Decoders, ErrorLog, FieldSelector, Sample, ShardSource, Source
+from shoal._typing import IntArray
+from shoal.errors import (
+    CodecError,
+    DecodeError,
+    FieldError,
+    OptionError,
+    PositionError,
+    SampleKeyError,
+    ShardIndexError,
+    ShoalError,
+    TarError,
+)
+from shoal.sample._annotations import is_record, schema_of
+from shoal.sample._lens import Lens
+from shoal.schema._schema import Schema
+from shoal.shard._shard import Decoders, Sample
+from shoal.shard._source import FieldSelector, ShardSource, Source
+from shoal.shard._stream import ErrorLog
 
-from ._columns import EVERYTHING, ColumnSelection, names_after, wanted_by
+from ._column_stages import EVERYTHING, ColumnSelection, names_after, wanted_by
 from ._decoding import PAYLOAD, LazyDecoders, Reading, finished, reading_for, refuse_unmatched, stored_type_of
-from ._description import Description, FinalSource, HasColumns, OpenSource, PathLike, Stage, Step
+from ._description import (
+    Description,
+    FinalSource,
+    HasColumns,
+    OpenSource,
+    Stage,
+    Step,
+    format_repr,
+    source_identity,
+    with_step,
+)
+from ._metadata import metadata_names
 from ._output_format import Formatting, format_of
 
 if TYPE_CHECKING:
     from ._dataset import Dataset
 
-__all__ = ["Core", "positions_in"]
+__all__ = ["DatasetBase", "positions_in"]
 
 T = TypeVar("T")
-Int64 = npt.NDArray[np.int64]
+V = TypeVar("V")
 _READ_ROWS = 256
-_MOST = 60
 
 
-def _as_it_is(sample: Any) -> Any:
+def _identity(sample: Any) -> Any:
     return sample
 
 
-class Core(Generic[T]):
-    """What every verb stands on: the samples of a source that are in view, by position, by key, in order."""
+class DatasetBase(Generic[T]):
+    """Samples of a source that are in view, by position, by key and in order. All methods build on it."""
 
     _description: Description
     _opened: OpenSource
-    _chosen: Int64 | None
+    _chosen: IntArray | None
     """The numbers of the samples that verbs chose, in order; None where none did."""
     errors: ErrorLog
     """What was passed over so far."""
@@ -60,31 +83,30 @@ class Core(Generic[T]):
         self.seed = None
 
     def _view(
-        self, *, rows: Int64 | None = None, whole: bool = False, step: Step | None = None, **changes: Any
+        self, *, rows: IntArray | None = None, whole: bool = False, step: Step | None = None, **changes: Any
     ) -> Dataset[Any]:
         """This dataset seen otherwise; the source stays open and shared.
 
-        ``whole`` forgets what was chosen before. ``step`` says what led there; without it, that is told from the
-        changes.
+        ``whole`` drops earlier selections. ``step`` is the method call; without it, it is inferred from the changes.
         """
-        view: Core[Any] = object.__new__(type(self))
+        view: DatasetBase[Any] = object.__new__(type(self))
         if rows is not None or whole:
             changes.setdefault("mixture", None)
-        changed = replace(self._description, **{"stored_type": self._asked_type, **changes})
+        changed = replace(self._description, **{"stored_type": self._requested_type, **changes})
         view._begin(with_step(changed, self._description, step, rows), self._opened)
         view._chosen = self._chosen if rows is None and not whole else rows
-        return cast("Dataset[Any]", view)  # nobody holds a Core that is not one
+        return cast("Dataset[Any]", view)  # every instance is a Dataset
 
     def _another(self, description: Description) -> Dataset[Any]:
         """A dataset of the same class, of another description."""
-        other: Core[Any] = object.__new__(type(self))
+        other: DatasetBase[Any] = object.__new__(type(self))
         other._begin(description)
         return cast("Dataset[Any]", other)
 
     @property
     def described(self) -> Description:
         """What it is, as a value; nothing is opened for it."""
-        return replace(self._description, stored_type=self._asked_type)
+        return replace(self._description, stored_type=self._requested_type)
 
     @property
     def is_whole(self) -> bool:
@@ -92,13 +114,13 @@ class Core(Generic[T]):
         return self._rows is None
 
     @property
-    def _rows(self) -> Int64 | None:
+    def _rows(self) -> IntArray | None:
         """The numbers of the samples in view, in order; None for all of the source."""
-        return self._opened.living if self._chosen is None else self._chosen
+        return self._opened.visible_rows if self._chosen is None else self._chosen
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is said, not what is open: another process opens its own files."""
-        # Numbers mean something only in the source they were counted in.
+        """The description, and no open files: another process opens its own."""
+        # Row numbers are only valid for the source that they were taken from.
         identity = None if self._chosen is None else self._opened.identity
         return {"description": self.described, "rows": self._chosen, "seed": self.seed, "identity": identity}
 
@@ -113,7 +135,7 @@ class Core(Generic[T]):
         return self._opened.source
 
     @property
-    def _asked_type(self) -> type[Any] | None:
+    def _requested_type(self) -> type[Any] | None:
         """The type a user named: by ``sample_type=``, or in brackets, which Python tells only after ``__init__``."""
         if self._description.stored_type is not None:
             return self._description.stored_type
@@ -123,10 +145,10 @@ class Core(Generic[T]):
     @functools.cached_property
     def _reading(self) -> Reading:
         if isinstance(self.source, FinalSource):
-            kind = self._asked_type or self.source.finished_type
-            return Reading(kind, None, False, None if kind is dict else _as_it_is)
-        stored = stored_type_of(self.source, self._asked_type)
-        looked_at = fields_looked_at(stored, self._description.stages)
+            kind = self._requested_type or self.source.finished_type
+            return Reading(kind, None, False, None if kind is dict else _identity)
+        stored = stored_type_of(self.source, self._requested_type)
+        looked_at = _fields_read_by(stored, self._description.stages)
         found = reading_for(self.source, stored, looked_at, writable=self._description.writable)
         if found.packed:  # samples are read whole, and nobody looks at these names later
             self._refuse_unknown(self._description.fields or ())
@@ -143,7 +165,7 @@ class Core(Generic[T]):
         """Says of each shard which fields of plain samples the stages look at; None for all of them."""
         wanted = wanted_by(self._description.stages)
         plain = self._reading.convert is None and wanted != EVERYTHING
-        return partial(_those_in, wanted) if plain else None
+        return partial(_select_present, wanted) if plain else None
 
     @property
     def sample_type(self) -> type[T]:
@@ -167,14 +189,15 @@ class Core(Generic[T]):
 
     def __repr__(self) -> str:
         """What it is, without opening anything."""
-        return shown_dataset(self._description, self._opened, self._chosen)
+        return format_repr(self._description, self._opened, self._chosen)
 
     @functools.cached_property
     def _decoders(self) -> Decoders:
         payload = PAYLOAD if self._reading.convert and self._reading.packed else None
         if payload is None:
             refuse_unmatched(self._description.spec, self.source)
-        return LazyDecoders(self._description.spec, payload, writable=self._description.writable)
+        digits = not getattr(self.source, "has_integers", False)
+        return LazyDecoders(self._description.spec, payload, writable=self._description.writable, digits=digits)
 
     @functools.cached_property
     def _fields(self) -> tuple[str, ...] | None:
@@ -200,45 +223,64 @@ class Core(Generic[T]):
         """All samples in order."""
         return self._walk(self._rows)
 
-    def _walk(self, chosen: Int64 | None) -> Iterator[T]:
-        log = self.errors
+    def _walk(self, chosen: IntArray | None) -> Iterator[T]:
+        log = self._begin_pass(chosen)
         try:
             for run in self._stored_runs(chosen, log):
-                yield from self._finished(run)
-                del run  # what the caller dropped is free for the next ones, and still in the processor's cache
-        except GeneratorExit:  # the caller had enough: what was passed over until then is told too
+                yield from self._finished_valid(run, log)
+                del run  # memory of samples that the caller dropped is reused while it is in the CPU cache
+        except GeneratorExit:  # the caller stopped: report what was skipped until then
             log.tell()
             raise
         log.tell()
 
-    def _stored_runs(self, chosen: Int64 | None, log: ErrorLog) -> Iterator[list[Sample]]:
+    def _begin_pass(self, chosen: IntArray | None) -> ErrorLog:
+        """Return the log of one pass over all samples, or over these rows."""
+
+        def samples() -> int | None:
+            try:
+                return len(self.source) if chosen is None else len(chosen)
+            except (ShoalError, TypeError):  # damaged, or read in order only
+                return None
+
+        return self.errors.begin(samples)
+
+    def _stored_runs(self, chosen: IntArray | None, log: ErrorLog) -> Iterator[list[Sample]]:
         """Samples as they are stored, a run at a time; ``log`` lets damage pass."""
         if chosen is None:
             return self._reader.stream(self._fields, self._decoders, log)
         if self._is_nearly_all(chosen) and not log.goes_on:
-            return self._stored_but_for(chosen, log)
-        parts = (chosen[at : at + _READ_ROWS] for at in range(0, len(chosen), _READ_ROWS))
-        return (self._read_sound(rows, log) for rows in parts)
+            return self._stored_runs_except(chosen, log)
+        return self._chosen_runs(chosen, log)
 
-    def _is_nearly_all(self, chosen: Int64) -> bool:
+    def _chosen_runs(self, chosen: IntArray, log: ErrorLog) -> Iterator[list[Sample]]:
+        parts = (chosen[at : at + _READ_ROWS] for at in range(0, len(chosen), _READ_ROWS))
+        return (self._read_valid(rows, log) for rows in parts)
+
+    def _is_nearly_all(self, chosen: IntArray) -> bool:
         """Whether it is quicker to read everything and leave some out, as where a few samples were deleted."""
         most = isinstance(self.source, ShardSource) and 4 * len(chosen) > 3 * len(self.source)
         return most and bool((chosen[1:] > chosen[:-1]).all())
 
-    def _stored_but_for(self, chosen: Int64, log: ErrorLog) -> Iterator[list[Sample]]:
-        start = 0
-        for run in self._reader.stream(self._fields, self._decoders, log):
-            low, high = np.searchsorted(chosen, (start, start + len(run)))
-            kept = (chosen[low:high] - start).tolist()
-            start += len(run)
-            if kept:
-                yield run if len(kept) == len(run) else [run[at] for at in kept]
+    def _stored_runs_except(self, chosen: IntArray, log: ErrorLog) -> Iterator[list[Sample]]:
+        start = done = 0
+        try:
+            for run in self._reader.stream(self._fields, self._decoders, log):
+                low, high = np.searchsorted(chosen, (start, start + len(run)))
+                kept = (chosen[low:high] - start).tolist()
+                start, done = start + len(run), int(high)
+                if kept:
+                    yield run if len(kept) == len(run) else [run[at] for at in kept]
+        except (TarError, CodecError):
+            pass  # perhaps of a sample that is not in view: the rest is read without those
+        yield from self._chosen_runs(chosen[done:], log)
 
     def runs(self, log: ErrorLog | None = None) -> Iterator[list[T]]:
         """All samples in order, in lists as long as is good to read at once; ``log`` takes what is passed over."""
-        return map(self._finished, self._stored_runs(self._rows, self.errors if log is None else log))
+        log = self._begin_pass(self._rows) if log is None else log
+        return (self._finished_valid(run, log) for run in self._stored_runs(self._rows, log))
 
-    def samples_at(self, positions: Int64) -> list[T]:
+    def samples_at(self, positions: IntArray) -> list[T]:
         """The samples at these positions, in this order: always a list, whatever format batches have."""
         return self._finished(self._read(self._numbers(positions)))
 
@@ -247,22 +289,22 @@ class Core(Generic[T]):
         """The same samples without ``map``, ``filter`` and format."""
         return cast("Dataset[Any]", self) if not self._description.stages else self._view(stages=(), sample_type=None)
 
-    def stored_at(self, positions: Int64) -> list[Any]:
+    def stored_at(self, positions: IntArray) -> list[Any]:
         """The samples at these positions before ``map`` and ``filter``, with the fields that those look at."""
         rows = positions if self._rows is None else self._rows[positions]
         return finished(self._read(rows), self._reading, ())
 
-    def _read_sound(self, rows: Int64, log: ErrorLog) -> list[Sample]:
+    def _read_valid(self, rows: IntArray, log: ErrorLog) -> list[Sample]:
         """These samples, without those whose damage ``log`` lets pass."""
         try:
             return self._read(rows)
-        except TarError as error:
+        except (TarError, DecodeError) as error:
             if len(rows) == 1 or not log.goes_on:
                 log.handle(error)
                 return []
-        return [sample for row in rows for sample in self._read_sound(np.array([row]), log)]
+        return [sample for row in rows for sample in self._read_valid(np.array([row]), log)]
 
-    def _read(self, rows: Int64) -> list[Sample]:
+    def _read(self, rows: IntArray) -> list[Sample]:
         return self._reader.read(rows, self._fields, self._decoders)
 
     def _read_one(self, row: int) -> Sample:
@@ -275,6 +317,31 @@ class Core(Generic[T]):
         if self._reading.convert is None and not self._description.stages:
             return cast("list[T]", samples)
         return finished(samples, self._reading, self._description.stages)
+
+    def _finished_valid(self, samples: list[Sample], log: ErrorLog) -> list[T]:
+        """Finished samples, without those that fail in a stage where ``log`` goes on."""
+        return self._without_failed(self._finished, samples, log)
+
+    def _before_format_valid(self, samples: list[Sample], log: ErrorLog) -> list[Any]:
+        """Samples through all stages but the format, without those that fail where ``log`` goes on."""
+        return self._without_failed(self._before_format, samples, log)
+
+    def _without_failed(
+        self, finish: Callable[[list[Sample]], list[V]], samples: list[Sample], log: ErrorLog
+    ) -> list[V]:
+        if not log.goes_on or (self._reading.convert is None and not self._description.stages):
+            return finish(samples)
+        kept: list[V] = []
+        for sample in samples:
+            try:
+                kept += finish([sample])
+            except Exception as error:  # noqa: BLE001 - raised again, or counted and kept by the log
+                if isinstance(error, ShoalError):
+                    error.at(shard=sample.get("__url__"), key=sample.get("__key__"))
+                elif isinstance(sample, dict):
+                    error.add_note(f"shard {sample.get('__url__')}, key {sample.get('__key__')}")
+                log.handle(error)
+        return kept
 
     @property
     def _format(self) -> Formatting | None:
@@ -321,16 +388,16 @@ class Core(Generic[T]):
         return self._several(self._read(self._numbers(positions_in(item, len(self)))))
 
     def _number(self, position: int) -> int:
-        """The number of one sample, without the price of arrays."""
+        """The row of one sample, without building arrays."""
         length = len(self)
         if not -length <= position < length:
             self._numbers(np.array([position]))  # which raises
         position += length if position < 0 else 0
         return position if self._rows is None else int(self._rows[position])
 
-    def _numbers(self, positions: Int64) -> Int64:
+    def _numbers(self, positions: IntArray) -> IntArray:
         """Sample numbers of positions in this view."""
-        found = wrapped(positions, len(self))
+        found = _wrap_negative(positions, len(self))
         return found if self._rows is None else self._rows[found]
 
     def get(self, key: str) -> T:
@@ -378,9 +445,29 @@ class Core(Generic[T]):
         return keys if self._rows is None else keys.take(pa.array(self._rows))
 
     @property
-    def numbers(self) -> Int64:
+    def numbers(self) -> IntArray:
         """The number of each sample of this view in the whole source."""
         return np.arange(len(self.source)) if self._rows is None else self._rows
+
+    def _rows_of(self, other: DatasetBase[Any]) -> IntArray | None:
+        """The rows that the samples of another view have in this source; None where some are not in it."""
+        other._refuse_filtered("known samples")
+        rows = other.numbers
+        if other._opened is self._opened:
+            return rows
+        mine, theirs = self.source, other.source
+        if not (isinstance(mine, ShardSource) and isinstance(theirs, ShardSource)):
+            return rows if type(mine) is type(theirs) and source_identity(mine) == source_identity(theirs) else None
+        numbers = np.searchsorted(theirs.starts, rows, "right") - 1
+        places = np.zeros(len(theirs.shards), np.int64)
+        known = {ref.url.removeprefix("./"): number for number, ref in reversed(list(enumerate(mine.shards)))}
+        for number in np.unique(numbers).tolist():
+            place = known.get(theirs.shards[number].url.removeprefix("./"))
+            if place is None or mine.shard(place).index.keys != theirs.shard(number).index.keys:
+                return None
+            places[number] = place
+        found: IntArray = mine.starts[places[numbers]] + rows - theirs.starts[numbers]
+        return found
 
     def head(self, count: int = 5) -> list[T]:
         """The first samples."""
@@ -397,7 +484,7 @@ class Core(Generic[T]):
     @property
     def column_names(self) -> tuple[str, ...]:
         """The metadata columns that ``where`` can ask about."""
-        return self.source.column_names() if isinstance(self.source, HasColumns) else ()
+        return metadata_names(self)
 
     @property
     def shards(self) -> tuple[str, ...]:
@@ -418,11 +505,11 @@ class Core(Generic[T]):
             )
 
 
-def _those_in(wanted: ColumnSelection, present: Mapping[str, bool]) -> tuple[str, ...]:
+def _select_present(wanted: ColumnSelection, present: Mapping[str, bool]) -> tuple[str, ...]:
     return tuple(name for name in present if name in wanted)
 
 
-def positions_in(item: Any, length: int) -> Int64:
+def positions_in(item: Any, length: int) -> IntArray:
     """The positions that a slice, a list, an array or a mask names. Raises OptionError for anything else."""
     if isinstance(item, slice):
         return np.arange(*item.indices(length))
@@ -437,7 +524,7 @@ def positions_in(item: Any, length: int) -> Int64:
     return positions.astype(np.int64)
 
 
-def wrapped(positions: Int64, length: int) -> Int64:
+def _wrap_negative(positions: IntArray, length: int) -> IntArray:
     """Positions counted from the start; negative ones count from the end. Raises PositionError outside."""
     found = np.where(positions < 0, positions + length, positions)
     outside = (found < 0) | (found >= length)
@@ -447,7 +534,7 @@ def wrapped(positions: Int64, length: int) -> Int64:
     return found
 
 
-def fields_looked_at(stored: type[Any], stages: tuple[Stage, ...]) -> frozenset[str] | None:
+def _fields_read_by(stored: type[Any], stages: tuple[Stage, ...]) -> frozenset[str] | None:
     """The fields that stages look at until one of them makes another sample; None where that may be all.
 
     Found in the functions' code, so a lens that reads two fields costs two fields. The fields of a sample that comes
@@ -470,63 +557,3 @@ def fields_looked_at(stored: type[Any], stages: tuple[Stage, ...]) -> frozenset[
         if stage.kind != "filter":
             return seen
     return None
-
-
-def with_step(changed: Description, before: Description, step: Step | None, rows: Int64 | None) -> Description:
-    """The description of a view, with the verb that made it noted.
-
-    Samples chosen by position end what came before: doing that again could not change the choice.
-    """
-    step = step or _told(changed, before, rows)
-    if step is None:
-        return changed
-    earlier = before.steps
-    if step.rows is not None:
-        earlier = tuple(Step(each.shown) for each in earlier)
-    return replace(changed, steps=(*earlier, step))
-
-
-def _told(changed: Description, before: Description, rows: Int64 | None) -> Step | None:
-    """The verb, told from what it changed."""
-    if rows is not None:
-        return Step("materialize()" if len(changed.stages) < len(before.stages) else "select(...)", rows=rows)
-    if len(changed.stages) > len(before.stages):
-        stage = changed.stages[-1]
-        return Step(f"{stage.kind}({shown_function(stage.function)})")
-    if changed.fields != before.fields:
-        return Step(f"columns({_cut(list(changed.fields or ()))})")
-    return None
-
-
-def shown_function(function: Any) -> str:
-    """A function by the name it was given."""
-    if isinstance(function, functools.partial):
-        return shown_function(function.func)
-    if isinstance(function, Lens):
-        return getattr(function.get, "__name__", "lens")
-    return str(getattr(function, "__name__", type(function).__name__))
-
-
-def _cut(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= _MOST else f"{text[: _MOST - 3]}..."
-
-
-def shown_dataset(description: Description, opened: OpenSource, chosen: Int64 | None) -> str:
-    """``Dataset('data', 120 of 1,000 samples, where(width >= 512), map(f))``."""
-    count = [] if chosen is None else [_count(len(chosen), opened)]
-    return f"Dataset({', '.join([_shown_path(description.path), *count, *(step.shown for step in description.steps)])})"
-
-
-def _shown_path(path: object) -> str:
-    if isinstance(path, (str, os.PathLike)):
-        return repr(os.fspath(path))
-    if not isinstance(path, tuple):
-        return repr(path)
-    names: list[PathLike] = list(path)
-    return repr(names) if len(names) <= 4 else f"[{names[0]!r}, ... {len(names) - 2} more ..., {names[-1]!r}]"
-
-
-def _count(shown: int, opened: OpenSource) -> str:
-    total = opened.source.known_length if opened.is_open and isinstance(opened.source, ShardSource) else None
-    return f"{shown:,} samples" if total is None else f"{shown:,} of {total:,} samples"

@@ -1,4 +1,4 @@
-"""Batches of a dataset, ordered and shuffled, on the caller's thread."""
+"""`Dataset.ordered` and `Dataset.shuffled`: samples and batches, read on the caller's thread."""
 
 from __future__ import annotations
 
@@ -9,50 +9,38 @@ from dataclasses import dataclass
 from typing import Any, Never, TypeAlias, TypedDict, TypeVar, Unpack, cast, get_args, overload
 
 import numpy as np
-import numpy.typing as npt
 
+from shoal._typing import IntArray
 from shoal.errors import OptionError
-from shoal.load import (
-    PayloadLayoutCache,
-    PayloadReader,
-    PayloadRun,
-    Ragged,
-    SampleBatch,
-    TypedColumns,
-    collate,
-    shared_buffers,
-    window_run,
-)
-from shoal.sample import is_record
-from shoal.shard import ShardSource
+from shoal.load._buffers import shared_buffers
+from shoal.load._collate import SampleBatch, collate
+from shoal.load._columns import PayloadLayoutCache, PayloadReader, PayloadRun, Ragged, TypedColumns, window_run
+from shoal.load._loader import DataLoader
+from shoal.order._epoch_plan import launched_rank
+from shoal.sample._annotations import is_record
+from shoal.shard._source import ShardSource
 
-from ._base import Core
+from ._base import DatasetBase
 from ._decoding import PAYLOAD
 from ._output_format import Formatting
 
-__all__ = ["Batching", "check_batch_size"]
+__all__ = ["Batches", "check_batch_size"]
 
-Int64 = npt.NDArray[np.int64]
 Span = tuple[int, int, int]
 """Shard, first row, and the row after the last."""
 T = TypeVar("T")
-OfScalars: TypeAlias = "Batching[str] | Batching[bytes] | Batching[int] | Batching[float] | Batching[bool]"
-
-
-# -------------------------------------------------- batches of a dataset, in order and shuffled, on the caller's thread
-
-
 WINDOW_BLOCKS = 32
 """How many blocks are mixed at a time; a dataset that fits is shuffled as a whole."""
 _MOST_ROWS = 4096
 _HELD_BYTES = 32 << 20
 _READ_THREADS = 2
-"""How many read a batch of large arrays: one is held up by memory, more gain little."""
+"""Threads that read a batch of large arrays; more than two gain little."""
+OfScalars: TypeAlias = "Batches[str] | Batches[bytes] | Batches[int] | Batches[float] | Batches[bool]"
 
 
 @dataclass(frozen=True, slots=True)
 class TypedOptions:
-    """What batches of typed samples are to be."""
+    """Options of batches of typed samples."""
 
     sample_type: type[Any]
     batch_size: int
@@ -96,27 +84,27 @@ def in_batches(samples: Iterable[Any], batch_size: int, drop_last: bool, ragged:
 
 
 def ordered_batches(
-    source: ShardSource, field: str, rows: Int64 | None, options: TypedOptions
+    source: ShardSource, field: str, rows: IntArray | None, options: TypedOptions
 ) -> Iterator[SampleBatch[Any]]:
     """Batches of typed samples as they lie, or of some samples in the order given; few are held at once."""
-    learnt = PayloadLayoutCache(options.sample_type)
-    reader = _direct_reader(source, field, rows, learnt)
+    layout_cache = PayloadLayoutCache(options.sample_type)
+    reader = _direct_reader(source, field, rows, layout_cache)
     if reader is not None:
         chosen = iter([np.arange(len(source)) if rows is None else rows])
         yield from _direct_batches(reader, chosen, options)
     elif rows is None:
-        yield from _cut(((PayloadRun(raw, learnt), None) for raw in source.raw_stream(field)), options)
+        yield from _cut(((PayloadRun(raw, layout_cache), None) for raw in source.raw_stream(field)), options)
     elif _by_block(source, rows):
         kept = ((span, _kept(source, span, rows)) for span in _spans(source, field))
         yield from _cut(
-            ((_span_run(source, span, field, learnt), order) for span, order in kept if len(order)), options
+            ((_span_run(source, span, field, layout_cache), order) for span, order in kept if len(order)), options
         )
     else:
-        yield from _cut(_row_runs(source, field, rows, learnt), options)
+        yield from _cut(_row_runs(source, field, rows, layout_cache), options)
 
 
 def shuffled_batches(
-    source: ShardSource, field: str, seed: int, rows: Int64 | None, options: TypedOptions, least: int = 1
+    source: ShardSource, field: str, seed: int, rows: IntArray | None, options: TypedOptions, least: int = 1
 ) -> Iterator[SampleBatch[Any]]:
     """Batches of typed samples in a random order: blocks are permuted, and the samples of each window of blocks mixed.
 
@@ -128,23 +116,31 @@ def shuffled_batches(
     if rows is not None and not _by_block(source, rows):
         yield from ordered_batches(source, field, np.random.default_rng(seed).permutation(rows), options)
         return
-    learnt, buffers = PayloadLayoutCache(options.sample_type), shared_buffers()
-    reader = _direct_reader(source, field, rows, learnt)
+    layout_cache, buffers = PayloadLayoutCache(options.sample_type), shared_buffers()
+    reader = _direct_reader(source, field, rows, layout_cache)
     windows = _windows(source, field, seed, rows, least)
     if reader is not None:
         numbers = (_numbers(source, spans)[order] for spans, order in windows)
         yield from _direct_batches(reader, numbers, options)
     else:
-        runs = ((window_run(source, spans, field, learnt, buffers), order) for spans, order in windows)
+        runs = ((window_run(source, spans, field, layout_cache, buffers), order) for spans, order in windows)
         yield from _cut(runs, options)
 
 
+def shuffled_rows(source: ShardSource, field: str, seed: int, rows: IntArray | None, least: int = 1) -> IntArray:
+    """The rows of `shuffled_batches`, in its order, for ranks that split them."""
+    if rows is not None and not _by_block(source, rows):
+        return np.random.default_rng(seed).permutation(rows)
+    windows = _windows(source, field, seed, rows, least)
+    return np.concatenate([np.empty(0, np.int64), *(_numbers(source, spans)[order] for spans, order in windows)])
+
+
 def _direct_reader(
-    source: ShardSource, field: str, rows: Int64 | None, learnt: PayloadLayoutCache[Any]
+    source: ShardSource, field: str, rows: IntArray | None, layout_cache: PayloadLayoutCache[Any]
 ) -> PayloadReader[Any] | None:
     """A reader by number, where the first sample has arrays so large that they are read straight into their batch."""
     first = 0 if rows is None else int(rows[0]) if len(rows) else -1
-    reader = PayloadReader(source, field, learnt, threads=_READ_THREADS)
+    reader = PayloadReader(source, field, layout_cache, threads=_READ_THREADS)
     return reader if 0 <= first < len(source) and reader.is_direct(first) else None
 
 
@@ -152,17 +148,17 @@ def _spans(source: ShardSource, field: str) -> list[Span]:
     return [(number, *span) for number in range(len(source.shards)) for span in source.shard(number).spans([field])]
 
 
-def _span_run(source: ShardSource, span: Span, field: str, learnt: PayloadLayoutCache[Any]) -> PayloadRun[Any]:
+def _span_run(source: ShardSource, span: Span, field: str, layout_cache: PayloadLayoutCache[Any]) -> PayloadRun[Any]:
     number, start, stop = span
-    return PayloadRun(source.shard(number).raw_span(start, stop, field), learnt)
+    return PayloadRun(source.shard(number).raw_span(start, stop, field), layout_cache)
 
 
-def _by_block(source: ShardSource, rows: Int64) -> bool:
+def _by_block(source: ShardSource, rows: IntArray) -> bool:
     """Whether a view has enough of its dataset, and in order, to be read by whole blocks."""
     return 4 * len(rows) > len(source) and bool((rows[1:] > rows[:-1]).all())
 
 
-def _kept(source: ShardSource, span: Span, rows: Int64 | None) -> Int64:
+def _kept(source: ShardSource, span: Span, rows: IntArray | None) -> IntArray:
     """Which samples of a span are wanted, counted from its first."""
     number, start, stop = span
     if rows is None:
@@ -173,8 +169,8 @@ def _kept(source: ShardSource, span: Span, rows: Int64 | None) -> Int64:
 
 
 def _windows(
-    source: ShardSource, field: str, seed: int, rows: Int64 | None, least: int
-) -> Iterator[tuple[list[Span], Int64]]:
+    source: ShardSource, field: str, seed: int, rows: IntArray | None, least: int
+) -> Iterator[tuple[list[Span], IntArray]]:
     """The spans of each window, and which of their samples come, in which order."""
     spans = [(span, _kept(source, span, rows)) for span in _spans(source, field)]
     rng = np.random.default_rng(seed)
@@ -188,9 +184,9 @@ def _windows(
             yield [span for span, _ in window], wanted[rng.permutation(len(wanted))]
 
 
-def _runs_of(spans: list[tuple[Span, Int64]], least: int) -> Iterator[list[tuple[Span, Int64]]]:
+def _runs_of(spans: list[tuple[Span, IntArray]], least: int) -> Iterator[list[tuple[Span, IntArray]]]:
     """Spans in runs of `WINDOW_BLOCKS`, or of as many more as it takes to have so many samples."""
-    run: list[tuple[Span, Int64]] = []
+    run: list[tuple[Span, IntArray]] = []
     count = 0
     for span in spans:
         run.append(span)
@@ -201,21 +197,21 @@ def _runs_of(spans: list[tuple[Span, Int64]], least: int) -> Iterator[list[tuple
     yield run
 
 
-def _numbers(source: ShardSource, spans: list[Span]) -> Int64:
+def _numbers(source: ShardSource, spans: list[Span]) -> IntArray:
     return np.concatenate([np.arange(start, stop) + source.starts[number] for number, start, stop in spans])
 
 
 def _row_runs(
-    source: ShardSource, field: str, rows: Int64, learnt: PayloadLayoutCache[Any]
-) -> Iterator[tuple[PayloadRun[Any], Int64]]:
+    source: ShardSource, field: str, rows: IntArray, layout_cache: PayloadLayoutCache[Any]
+) -> Iterator[tuple[PayloadRun[Any], IntArray]]:
     """Some samples, as many at a time as is good to hold: read as they lie, and each part's order."""
     step = _rows_at_once(source, field, rows)
     for at in range(0, len(rows), step):
         lying, order = np.unique(rows[at : at + step], return_inverse=True)
-        yield PayloadRun(source.raw_rows(lying, field), learnt), order
+        yield PayloadRun(source.raw_rows(lying, field), layout_cache), order
 
 
-def _rows_at_once(source: ShardSource, field: str, rows: Int64) -> int:
+def _rows_at_once(source: ShardSource, field: str, rows: IntArray) -> int:
     """By the mean size of the first shard's."""
     first = source.shard_of(int(rows[0])).index.fields.get(field) if len(rows) else None
     mean = int(first.size.mean()) if first is not None and len(first.size) else 0
@@ -223,13 +219,13 @@ def _rows_at_once(source: ShardSource, field: str, rows: Int64) -> int:
 
 
 def _direct_batches(
-    reader: PayloadReader[Any], runs: Iterator[Int64], options: TypedOptions
+    reader: PayloadReader[Any], runs: Iterator[IntArray], options: TypedOptions
 ) -> Iterator[SampleBatch[Any]]:
     for numbers in _in_batches(runs, options):
         yield SampleBatch(reader.read(numbers), ragged=options.ragged)
 
 
-def _in_batches(runs: Iterator[Int64], options: TypedOptions) -> Iterator[Int64]:
+def _in_batches(runs: Iterator[IntArray], options: TypedOptions) -> Iterator[IntArray]:
     left = np.empty(0, np.int64)
     for run in runs:
         numbers = np.concatenate([left, run]) if len(left) else run
@@ -240,12 +236,12 @@ def _in_batches(runs: Iterator[Int64], options: TypedOptions) -> Iterator[Int64]
         yield left
 
 
-def _cut(runs: Iterable[tuple[PayloadRun[Any], Int64 | None]], options: TypedOptions) -> Iterator[SampleBatch[Any]]:
+def _cut(runs: Iterable[tuple[PayloadRun[Any], IntArray | None]], options: TypedOptions) -> Iterator[SampleBatch[Any]]:
     """Payloads cut into batches, each run in the order given for it, or as it lies.
 
     A batch across a border is of two runs; nothing is copied to make it one.
     """
-    held: list[tuple[PayloadRun[Any], slice | Int64]] = []
+    held: list[tuple[PayloadRun[Any], slice | IntArray]] = []
     count = 0
     for run, order in runs:
         at, length = 0, len(run) if order is None else len(order)
@@ -260,38 +256,35 @@ def _cut(runs: Iterable[tuple[PayloadRun[Any], Int64 | None]], options: TypedOpt
         yield SampleBatch(TypedColumns(list(held)), ragged=options.ragged)
 
 
-def _part(order: Int64 | None, start: int, stop: int) -> slice | Int64:
+def _part(order: IntArray | None, start: int, stop: int) -> slice | IntArray:
     return slice(start, stop) if order is None else order[start:stop]
 
 
-# -------------------------------------- samples and batches of a dataset, in order and shuffled, on the caller's thread
-
-
 class BatchOptions(TypedDict, total=False):
-    """What may be said about batches."""
+    """Options of batches."""
 
     drop_last: bool
     ragged: Ragged
 
 
 class ShuffleOptions(BatchOptions, total=False):
-    """What may be said about batches in a random order."""
+    """Options of shuffled batches."""
 
     seed: int | None
     buffer_samples: int | None
     buffer_shards: int | None
 
 
-class Batching(Core[T]):
+class Batches(DatasetBase[T]):
     """``ordered`` and ``shuffled``."""
 
     @overload
     def ordered(self, batch_size: None = None, **options: Unpack[BatchOptions]) -> Iterator[T]: ...
     @overload  # of what is Any nothing is known; nothing else is also a Never
-    def ordered(self: Batching[Never], batch_size: int, **options: Unpack[BatchOptions]) -> Iterator[Any]: ...
+    def ordered(self: Batches[Never], batch_size: int, **options: Unpack[BatchOptions]) -> Iterator[Any]: ...
     @overload
     def ordered(  # type: ignore[overload-overlap] # the more special come first
-        self: Batching[dict[str, Any]], batch_size: int, **options: Unpack[BatchOptions]
+        self: Batches[dict[str, Any]], batch_size: int, **options: Unpack[BatchOptions]
     ) -> Iterator[dict[str, Any]]: ...
     @overload
     def ordered(  # type: ignore[overload-overlap] # as above
@@ -307,26 +300,33 @@ class Batching(Core[T]):
         """Samples in order, or batches of them: a ``SampleBatch`` of typed samples, a dict of columns of dicts.
 
         The last batch may be short, unless ``drop_last``. ``ragged`` says what becomes of arrays of different shapes.
+        In a program of several ranks, each is given its own batches, as by ``DataLoader``; samples are never split.
         """
         if batch_size is None:
             return iter(self)
         check_batch_size(batch_size)
         check_ragged(ragged)
+        if launched_rank()[1] > 1:
+            return self._batches_of_rank(None, batch_size, drop_last, ragged)
+        return self._all_batches(batch_size, drop_last=drop_last, ragged=ragged)
+
+    def _all_batches(self, batch_size: int, *, drop_last: bool = False, ragged: Ragged = "list") -> Iterator[Any]:
+        """The batches of all samples in order, which are not split over ranks."""
         if self._format is not None:
             return self._formatted_batches(self._rows, batch_size, drop_last)
         source = self._raw_source()
         if source is None:
-            return in_batches(iter(self), batch_size, drop_last, ragged)
+            return in_batches(self._walk(self._rows), batch_size, drop_last, ragged)
         options = TypedOptions(self.sample_type, batch_size, drop_last, ragged)
         return ordered_batches(source, PAYLOAD, self._rows, options)
 
     @overload
     def shuffled(self, batch_size: None = None, **options: Unpack[ShuffleOptions]) -> Iterator[T]: ...
     @overload  # of what is Any nothing is known; nothing else is also a Never
-    def shuffled(self: Batching[Never], batch_size: int, **options: Unpack[ShuffleOptions]) -> Iterator[Any]: ...
+    def shuffled(self: Batches[Never], batch_size: int, **options: Unpack[ShuffleOptions]) -> Iterator[Any]: ...
     @overload
     def shuffled(  # type: ignore[overload-overlap] # the more special come first
-        self: Batching[dict[str, Any]], batch_size: int, **options: Unpack[ShuffleOptions]
+        self: Batches[dict[str, Any]], batch_size: int, **options: Unpack[ShuffleOptions]
     ) -> Iterator[dict[str, Any]]: ...
     @overload
     def shuffled(  # type: ignore[overload-overlap] # as above
@@ -352,11 +352,28 @@ class Batching(Core[T]):
         all over the dataset, 32 of them mixed at a time, or as many more as it takes to mix ``buffer_samples``, which
         costs their memory. ``buffer_shards`` is atdata's, and accepted for its users: every shard is mixed, whatever
         it says.
+
+        In a program of several ranks, each is given its own batches, as by ``DataLoader``, and ``seed`` is required,
+        since all ranks must draw the same order. Samples are never split. Raises OptionError.
         """
         check_ragged(ragged)
         least = check_buffers(buffer_samples, buffer_shards)
+        is_split = batch_size is not None and launched_rank()[1] > 1
+        if is_split and seed is None:
+            raise OptionError(
+                "seed must be an int with several ranks, which all draw the same order",
+                expected="shuffled(batch_size, seed=0)",
+                found=None,
+            )
         self.seed = secrets.randbits(32) if seed is None else seed
         source = self._raw_source()
+        if batch_size is not None and is_split:
+            rows = (
+                np.random.default_rng(self.seed).permutation(self.numbers)
+                if source is None
+                else shuffled_rows(source, PAYLOAD, self.seed, self._rows, least)
+            )
+            return self._batches_of_rank(rows, check_batch_size(batch_size), drop_last, ragged)
         if batch_size is not None and source is not None:
             options = TypedOptions(self.sample_type, check_batch_size(batch_size), drop_last, ragged)
             return shuffled_batches(source, PAYLOAD, self.seed, self._rows, options, least)
@@ -366,22 +383,30 @@ class Batching(Core[T]):
         samples = self._walk(order)
         return samples if batch_size is None else in_batches(samples, check_batch_size(batch_size), drop_last, ragged)
 
-    def _formatted_batches(self, chosen: Int64 | None, batch_size: int, drop_last: bool) -> Iterator[Any]:
+    def _batches_of_rank(
+        self, rows: IntArray | None, batch_size: int, drop_last: bool, ragged: Ragged
+    ) -> Iterator[Any]:
+        """The batches of this rank, in order or in that of ``rows``."""
+        dataset = self if rows is None else self._view(rows=rows)
+        return iter(DataLoader(dataset, batch_size=batch_size, drop_last=drop_last, ragged=ragged, num_workers=0))
+
+    def _formatted_batches(self, chosen: IntArray | None, batch_size: int, drop_last: bool) -> Iterator[Any]:
         """Batches in the format that samples are handed out in."""
-        form, runs = cast(Formatting, self._format), self._stored_runs(chosen, self.errors)
-        samples = (sample for run in runs for sample in self._before_format(run))
+        form, log = cast(Formatting, self._format), self._begin_pass(chosen)
+        runs = self._stored_runs(chosen, log)
+        samples = (sample for run in runs for sample in self._before_format_valid(run, log))
         while held := list(itertools.islice(samples, batch_size)):
             if len(held) == batch_size or not drop_last:
                 yield form.batch(held, None)
-        self.errors.tell()
+        log.tell()
 
     @property
     def raw_source(self) -> ShardSource | None:
-        """The source, where batches can be gathered from its payloads as they are; for who reads it by number."""
+        """The source if batches can be gathered from its payloads directly, else None."""
         return self._raw_source()
 
     def _raw_source(self) -> ShardSource | None:
-        """The source, where batches can be gathered from its payloads as they are."""
+        """The source if batches can be gathered from its payloads directly, else None."""
         typed = self._reading.packed and is_record(self._reading.sample_type) and not self._description.stages
         whole = isinstance(self.source, ShardSource) and self._description.policy.on_error == "raise"
         return cast(ShardSource, self.source) if typed and whole else None

@@ -1,4 +1,4 @@
-"""Concatenate and join datasets."""
+"""Split, concatenate and join datasets."""
 
 from __future__ import annotations
 
@@ -9,35 +9,39 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute
 
+from shoal._typing import IntArray
 from shoal.errors import FieldError, ManifestError, OptionError, SampleKeyError, SchemaMismatchError, TarError
-from shoal.sample import is_record, schema_of
-from shoal.schema import schema_hash
-from shoal.shard import Decoders, ErrorLog, Manifest, Sample, ShardSource, Source
+from shoal.sample._annotations import is_record, schema_of
+from shoal.schema._json_schema import schema_hash
+from shoal.shard._manifest import Manifest
+from shoal.shard._shard import Decoders, Sample
+from shoal.shard._source import ShardSource, Source, join_columns, refuse_unknown_column
+from shoal.shard._stream import ErrorLog
 
 from ._description import CompositeDescription, Step, digest_of
+from ._metadata import metadata_table
 from ._query import Expression, Field
-from ._splits import By, DatasetDict, ReapplySplit, checked_weights, grouped_by, is_kept, part_of_each, texts_of
-from ._transforms import Views
+from ._splits import By, DatasetDict, ReapplySplit, assign_splits, check_weights, group_keys, is_picklable, to_strings
+from ._transforms import Transforms
 
 if TYPE_CHECKING:
     from ._dataset import Dataset
 
-__all__ = ["Combining", "concat", "partners"]
+__all__ = ["Combine", "concat", "partners"]
 
 T = TypeVar("T")
-Int64 = npt.NDArray[np.int64]
 Missing = Literal["error", "skip", "none"]
+pc: Any = pyarrow.compute  # its functions are created at import, so type checkers do not see them
+_NO_DECODERS: Decoders = {}
+_MAX_JOINED_ROWS = 256  # large fields on the right are never read for thousands of small samples on the left
+_MAX_KEYS_SHOWN = 3
 
 
-# -------------------------------------------------------------------------------- datasets taken apart and put together
-
-
-class Combining(Views[T]):
-    """``split``, ``concat``, ``join``."""
+class Combine(Transforms[T]):
+    """Methods that split a dataset, and concatenate and join several."""
 
     def split(
         self, weights: Mapping[str, float] | None = None, /, *, by: By = "key", seed: int = 0, **named: float
@@ -50,7 +54,7 @@ class Combining(Views[T]):
 
         Raises OptionError for weights that are not one whole, and for samples that have no value in the column.
 
-        Example:
+        Examples:
             >>> import shoal
             >>> with shoal.ShardWriter("memory://doc/split/a-%06d.tar") as writer:
             ...     for number in range(1000):
@@ -59,23 +63,23 @@ class Combining(Views[T]):
             >>> splits.num_samples
             {'train': 850, 'val': 150}
         """
-        shares = checked_weights(weights, named)
+        shares = check_weights(weights, named)
         if type(seed) is not int:
             raise OptionError("a seed is a whole number", expected="int", found=repr(seed))
-        part = part_of_each(self._groups(by), shares, seed)
+        part = assign_splits(self._groups(by), shares, seed)
         shown = ", ".join(f"{name}={weight:g}" for name, weight in shares.items())
         splits = {}
         for number, name in enumerate(shares):
-            rows = self._kept(part == number)
-            again = ReapplySplit(shares, by, seed, name) if is_kept(by) else None
+            rows = self._rows_where(part == number)
+            again = ReapplySplit(shares, by, seed, name) if is_picklable(by) else None
             step = Step(f"split({shown})[{name!r}]", again, None if again else rows)
             splits[name] = self._view(rows=rows, step=step)
-        return DatasetDict(splits, sample_type=self._asked_type)
+        return DatasetDict(splits, sample_type=self._requested_type)
 
     def _groups(self, by: By) -> pa.ChunkedArray:
         """The text that decides for each sample. Raises OptionError where a sample has none."""
         if callable(by) and not isinstance(by, (Field, Expression)):
-            return grouped_by(self.key_column(), by)
+            return group_keys(self.key_column(), by)
         if not isinstance(by, (str, Field, Expression)):
             raise OptionError("`by` is a column or a function", expected="'key', a column, a function", found=repr(by))
         values = self.column(by)
@@ -83,12 +87,12 @@ class Combining(Views[T]):
             hint = f"leave them out: where('{by} is not null')" if isinstance(by, str) else "leave them out"
             found = f"{values.null_count:,} of {len(values):,} samples without"
             raise OptionError("samples have no value to split by", expected=f"a value of {by}", found=found, hint=hint)
-        return texts_of(values)
+        return to_strings(values)
 
     def concat(self, *others: Dataset[T]) -> Dataset[T]:
         """These samples, then those of the others. See :func:`shoal.dataset.concat`.
 
-        Example:
+        Examples:
             >>> import shoal
             >>> for name in ("a", "b"):
             ...     with shoal.ShardWriter(f"memory://doc/concat/{name}/s-%06d.tar") as writer:
@@ -99,13 +103,13 @@ class Combining(Views[T]):
         """
         parts = (self, *others)
         for part in others:
-            if not isinstance(part, Combining):
+            if not isinstance(part, Combine):
                 raise OptionError("only datasets can be put together", expected="a Dataset", found=repr(part))
-        kind = _one_type(parts)
+        kind = _common_sample_type(parts)
         if len(parts) == 1:
             return self._view()
-        if _are_alike(parts):
-            return self._made_of(ShardsConcatenated(parts))  # type: ignore[arg-type] # nobody holds one but a Dataset
+        if _can_share_source(parts):
+            return self._made_of(ShardsConcatenated(parts))  # type: ignore[arg-type] # every instance is a Dataset
         recipe = Concatenated(parts, kind)  # type: ignore[arg-type] # as above
         return self._made_of(recipe, stored_type=None, sample_type=None, stages=(), fields=None)
 
@@ -131,7 +135,7 @@ class Combining(Views[T]):
         Raises SampleKeyError for samples without a partner, FieldError for names that clash, OptionError for samples
         of the other that cannot be told apart.
 
-        Example:
+        Examples:
             >>> import shoal
             >>> with shoal.ShardWriter("memory://doc/join/text/s-%06d.tar") as writer:
             ...     for key in ("a", "b", "c"):
@@ -144,26 +148,26 @@ class Combining(Views[T]):
             >>> [(sample["txt"], sample["json"]) for sample in joined.where("score > 97")]
             [('text c', {'score': 99})]
         """
-        if not isinstance(other, Combining):
+        if not isinstance(other, Combine):
             raise OptionError("only datasets can be joined", expected="a Dataset", found=repr(other))
         self._refuse_filtered("partners")
         other._refuse_filtered("partners")  # noqa: SLF001 - as self's
         if missing not in get_args(Missing):
             raise OptionError("no such `missing`", expected="'error', 'skip' or 'none'", found=repr(missing))
-        left_on, right_on = (on, on) if isinstance(on, str) else _pair(on)
-        names = renamed(names_of(self._view()), _taken(names_of(other), fields), suffix)
+        left_on, right_on = (on, on) if isinstance(on, str) else _column_pair(on)
+        names = right_names(field_names(self._view()), _select_fields(field_names(other), fields), suffix)
         rows = partners(self.column(left_on), other.column(right_on))
         left: Dataset[Any] = self._view()
         if missing == "error":
             check_partners(rows, self.key_column())
         elif missing == "skip" and (rows < 0).any():
-            left, rows = self._view(rows=self._kept(rows >= 0), step=Step("with a partner")), rows[rows >= 0]
+            left, rows = self._view(rows=self._rows_where(rows >= 0), step=Step("with a partner")), rows[rows >= 0]
         taken = None if fields is None else tuple(fields)
         recipe = Joined(left, other, rows, names, on, missing, taken, suffix, sample_type)
         return self._made_of(recipe, stored_type=sample_type or dict, sample_type=None, stages=(), fields=None)
 
     def _made_of(self, recipe: CompositeDescription, **changes: Any) -> Dataset[Any]:
-        """A dataset of a recipe, which otherwise is described as this one."""
+        """A dataset of a composite description, with the other options of this one."""
         return self._another(replace(self.described, path=recipe, steps=(), tombstones=True, format=None, **changes))
 
 
@@ -174,7 +178,7 @@ def concat(datasets: Iterable[Dataset[T]]) -> Dataset[T]:
     (other formats, other options, different functions) is read each in its own way. All must have samples of one type.
     Raises SchemaMismatchError, naming both, when two have not.
 
-    Example:
+    Examples:
         >>> import shoal
         >>> for name in ("a", "b"):
         ...     with shoal.ShardWriter(f"memory://doc/concats/{name}/s-%06d.tar") as writer:
@@ -183,13 +187,13 @@ def concat(datasets: Iterable[Dataset[T]]) -> Dataset[T]:
         ['a', 'b']
     """
     parts = list(datasets)
-    if not parts or not isinstance(parts[0], Combining):
+    if not parts or not isinstance(parts[0], Combine):
         found = type(parts[0]).__name__ if parts else "none"
         raise OptionError("only datasets can be put together", expected="a list of one or more", found=found)
     return parts[0].concat(*parts[1:])
 
 
-def _one_type(parts: Sequence[Combining[Any]]) -> type[Any]:
+def _common_sample_type(parts: Sequence[Combine[Any]]) -> type[Any]:
     """The type of all samples; ``object`` where a function made some. Raises SchemaMismatchError."""
     kinds = [part.sample_type for part in parts]
     if object in kinds:
@@ -211,10 +215,14 @@ def _same_type(one: type[Any], two: type[Any]) -> bool:
     return is_record(one) and is_record(two) and schema_hash(schema_of(one)) == schema_hash(schema_of(two))
 
 
-def _are_alike(parts: Sequence[Combining[Any]]) -> bool:
+def _can_share_source(parts: Sequence[Combine[Any]]) -> bool:
     """Whether all are tar shards that are read, checked, decoded and changed in one way."""
     sources = [part.source for part in parts]
-    ways = [(source.rule, source.verify, _schema(source)) for source in sources if isinstance(source, ShardSource)]
+    ways = [
+        (source.rule, source.verify, None if source.manifest is None else source.manifest.schema)
+        for source in sources
+        if isinstance(source, ShardSource)
+    ]
     if len(ways) < len(parts) or any(way != ways[0] for way in ways):
         return False
     said = [part.described for part in parts]
@@ -225,17 +233,13 @@ def _are_alike(parts: Sequence[Combining[Any]]) -> bool:
     )
 
 
-def _schema(source: ShardSource) -> Any:
-    return None if source.manifest is None else source.manifest.schema
-
-
-def _pair(on: Any) -> tuple[str, str]:
+def _column_pair(on: Any) -> tuple[str, str]:
     if isinstance(on, tuple) and len(on) == 2 and all(isinstance(name, str) for name in on):
         return on[0], on[1]
     raise OptionError("`on` is a column", expected="'key', a name, or a pair of names", found=repr(on))
 
 
-def _taken(names: Sequence[str], fields: Sequence[str] | None) -> tuple[str, ...]:
+def _select_fields(names: Sequence[str], fields: Sequence[str] | None) -> tuple[str, ...]:
     if fields is None:
         return tuple(names)
     if isinstance(fields, str):
@@ -246,26 +250,19 @@ def _taken(names: Sequence[str], fields: Sequence[str] | None) -> tuple[str, ...
     return tuple(dict.fromkeys(fields))
 
 
-# --------------------------------------------------------------------------------- datasets one after the other, as one
-
-
-pc: Any = pyarrow.compute  # its functions are made as it is imported, out of a checker's sight
-_NO_DECODERS: Decoders = {}
-
-
-def _shown(parts: Sequence[Dataset[Any]]) -> str:
+def _format_concat(parts: Sequence[Dataset[Any]]) -> str:
     names = [repr(part) for part in parts]
     return f"concat({', '.join(names if len(names) <= 3 else [*names[:2], f'... {len(names) - 2} more'])})"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ShardsConcatenated:
-    """Tar shards that are read in one way: all of them are one source, and nothing that is quick gets slower."""
+    """Datasets of tar shards with equal options, opened as one source, so that every fast path still applies."""
 
     parts: tuple[Dataset[Any], ...]
 
     def __repr__(self) -> str:
-        return _shown(self.parts)
+        return _format_concat(self.parts)
 
     def open_source(self) -> Source:
         """One source of all shards; shards that several parts show are in it once."""
@@ -276,7 +273,7 @@ class ShardsConcatenated:
         refs = [ref for source in sources.values() for ref in source.shards]
         return ShardSource(refs, rule=first.rule, verify=first.verify, manifest=manifest)
 
-    def rows_in_view(self, source: Source) -> Int64 | None:
+    def rows_in_view(self, source: Source) -> IntArray | None:
         """The samples of each part, one part after the other."""
         sources = self._sources()
         if len(sources) == len(self.parts) and all(part.is_whole for part in self.parts):
@@ -307,7 +304,7 @@ class Concatenated:
     sample_type: type[Any]
 
     def __repr__(self) -> str:
-        return _shown(self.parts)
+        return _format_concat(self.parts)
 
     def open_source(self) -> Source:
         """The parts as one source."""
@@ -331,7 +328,7 @@ class ConcatSource:
         return int(self._starts[-1])
 
     @functools.cached_property
-    def _starts(self) -> Int64:
+    def _starts(self) -> IntArray:
         return np.cumsum([0, *(len(part) for part in self._parts)], dtype=np.int64)
 
     @property
@@ -348,14 +345,16 @@ class ConcatSource:
         """Every metadata column of every part."""
         return tuple(dict.fromkeys(name for part in self._parts for name in part.column_names))
 
-    def read(self, rows: Int64, fields: Sequence[str] | None = None, decoders: Decoders = _NO_DECODERS) -> list[Sample]:
+    def read(
+        self, rows: IntArray, fields: Sequence[str] | None = None, decoders: Decoders = _NO_DECODERS
+    ) -> list[Sample]:
         """The samples with these numbers, in this order: each part is asked once for all it holds."""
         numbers = np.searchsorted(self._starts, rows, "right") - 1
         found: list[Sample] = [{}] * len(rows)
         for number in np.unique(numbers).tolist():
             at = np.flatnonzero(numbers == number)
             part = self._narrow(fields)[number]
-            samples = _only(part.samples_at(rows[at] - self._starts[number]), fields)
+            samples = _with_fields(part.samples_at(rows[at] - self._starts[number]), fields)
             for position, sample in zip(at.tolist(), samples, strict=True):
                 found[position] = sample
         return found
@@ -366,7 +365,7 @@ class ConcatSource:
         """All samples, part by part."""
         for part in self._narrow(fields):
             for run in part.runs(log):
-                yield _only(run, fields)
+                yield _with_fields(run, fields)
 
     def _narrow(self, fields: Sequence[str] | None) -> tuple[Dataset[Any], ...]:
         """The parts, so that they read no more than these fields, where no function needs to see the others."""
@@ -387,7 +386,7 @@ class ConcatSource:
             raise SampleKeyError("no sample has this key", found=repr(key))
         return at
 
-    def keys(self, rows: Int64) -> list[str]:
+    def keys(self, rows: IntArray) -> list[str]:
         """The keys of these samples."""
         keys: list[str] = self._keys.take(pa.array(rows)).to_pylist()
         return keys
@@ -397,31 +396,25 @@ class ConcatSource:
         return self.table(["__key__"]).column(0)
 
     def table(self, columns: Sequence[str]) -> pa.Table:
-        """Metadata columns, one row a sample; null where a part has no such column."""
-        known = {"__key__", *self.column_names()}
-        for name in columns:
-            if name not in known:
-                raise FieldError("no such column", expected=" or ".join(sorted(known)), found=name)
-        try:
-            parts = [_columns_of(part, columns) for part in self._parts]
-            return pa.concat_tables(parts, promote_options="permissive").select(list(columns))
-        except pa.ArrowTypeError as error:
-            raise FieldError("a column is of other types in other datasets", found=str(error)) from error
+        """Metadata columns, one row a sample. Raises FieldError for one that there is not, and as `metadata` does."""
+        refuse_unknown_column(columns, self.column_names())
+        return self.metadata(columns)
+
+    def metadata(self, columns: Sequence[str]) -> pa.Table:
+        """Metadata columns, one row a sample; null where samples of a part have no such value.
+
+        Raises FieldError for a column that is not known of all samples, or is not of one type.
+        """
+        for part in self._parts:
+            len(part)  # raises for a filtered dataset
+        tables = [metadata_table(part, columns) for part in self._parts]
+        names = [repr(part) for part in self._parts]
+        found = [join_columns(name, [table.column(name) for table in tables], names) for name in columns]
+        return pa.table(found, names=list(columns))
 
 
-def _columns_of(part: Dataset[Any], columns: Sequence[str]) -> pa.Table:
-    length = len(part)  # which a filtered dataset refuses to tell
-    has = set(part.column_names)
-    table = part.table([name for name in columns if name in has]) if has.intersection(columns) else None
-    arrays = [
-        part.key_column() if name == "__key__" else table[name] if table and name in has else pa.nulls(length)
-        for name in columns
-    ]
-    return pa.table(arrays, names=list(columns))
-
-
-def _only(samples: list[Any], fields: Sequence[str] | None) -> list[Any]:
-    """Dicts with only these fields, where only some are wanted."""
+def _with_fields(samples: list[Any], fields: Sequence[str] | None) -> list[Any]:
+    """Dict samples with only these fields; others, and all if ``fields`` is None, as they are."""
     if fields is None:
         return samples
     wanted = set(fields)
@@ -433,13 +426,7 @@ def _only(samples: list[Any], fields: Sequence[str] | None) -> list[Any]:
     ]
 
 
-# -------------------------------------------------------------------------------------------- two datasets side by side
-
-
-_AT_ONCE = 256  # so that large fields on the right never come for thousands of small samples on the left
-
-
-def names_of(dataset: Dataset[Any]) -> tuple[str, ...]:
+def field_names(dataset: Dataset[Any]) -> tuple[str, ...]:
     """The fields of a dataset's samples; where a function makes them, those of the first one, which is read."""
     if is_record(dataset.sample_type):
         return tuple(schema_of(dataset.sample_type).names)
@@ -448,7 +435,7 @@ def names_of(dataset: Dataset[Any]) -> tuple[str, ...]:
     return tuple(name for sample in dataset.head(1) for name in _as_dict(sample) if not name.startswith("__"))
 
 
-def renamed(left: Sequence[str], right: Sequence[str], suffix: str | None) -> dict[str, str]:
+def right_names(left: Sequence[str], right: Sequence[str], suffix: str | None) -> dict[str, str]:
     """What each field of the right is called in a joined sample. Raises FieldError for names that clash."""
     clashing = [name for name in right if name in left]
     if clashing and not suffix:
@@ -470,7 +457,7 @@ class Joined:
 
     left: Dataset[Any]
     right: Dataset[Any]
-    rows: Int64
+    rows: IntArray
     names: Mapping[str, str]
     """What each field taken of the right is called."""
     on: str | tuple[str, str]
@@ -523,16 +510,18 @@ class JoinSource:
 
     @functools.cached_property
     def _left_names(self) -> tuple[str, ...]:
-        return names_of(self._left)
+        return field_names(self._left)
 
     @property
     def fields(self) -> tuple[str, ...]:
         """The fields of the left, then those of the right."""
         return (*self._left_names, *self._joined.names.values())
 
-    def read(self, rows: Int64, fields: Sequence[str] | None = None, decoders: Decoders = _NO_DECODERS) -> list[Sample]:
+    def read(
+        self, rows: IntArray, fields: Sequence[str] | None = None, decoders: Decoders = _NO_DECODERS
+    ) -> list[Sample]:
         """The samples with these numbers: each side is asked once, and not at all for no field."""
-        left = self._dicts(self._narrow_left(fields), rows)
+        left = self._read_left(self._narrow_left(fields), rows)
         return self._with_partners(left, self._joined.rows[rows], fields)
 
     def stream(
@@ -540,25 +529,25 @@ class JoinSource:
     ) -> Iterator[list[Sample]]:
         """All samples in order; a part of the left at a time, with its partners."""
         if log is not None and log.goes_on:
-            for start in range(0, len(self), _AT_ONCE):
-                yield self._sound(np.arange(start, min(start + _AT_ONCE, len(self))), fields, log)
+            for start in range(0, len(self), _MAX_JOINED_ROWS):
+                yield self._read_valid(np.arange(start, min(start + _MAX_JOINED_ROWS, len(self))), fields, log)
             return
         start = 0
         for run in self._narrow_left(fields).runs(log):
-            for at in range(0, len(run), _AT_ONCE):
-                part = run[at : at + _AT_ONCE]
+            for at in range(0, len(run), _MAX_JOINED_ROWS):
+                part = run[at : at + _MAX_JOINED_ROWS]
                 rows = np.arange(start, start + len(part))
                 start += len(part)
                 yield self._with_partners(self._keyed(part, rows), self._joined.rows[rows], fields)
 
-    def _sound(self, rows: Int64, fields: Sequence[str] | None, log: ErrorLog) -> list[Sample]:
+    def _read_valid(self, rows: IntArray, fields: Sequence[str] | None, log: ErrorLog) -> list[Sample]:
         try:
             return self.read(rows, fields)
         except TarError as error:
             if len(rows) == 1:
                 log.handle(error)
                 return []
-        return [sample for row in rows for sample in self._sound(np.array([row]), fields, log)]
+        return [sample for row in rows for sample in self._read_valid(np.array([row]), fields, log)]
 
     def _narrow_left(self, fields: Sequence[str] | None) -> Dataset[Any]:
         wanted = None if fields is None else [name for name in self._left_names if name in fields]
@@ -570,10 +559,10 @@ class JoinSource:
             self._narrowed[place] = _narrow(side, wanted)
         return self._narrowed[place]
 
-    def _dicts(self, side: Dataset[Any], rows: Int64) -> list[Sample]:
+    def _read_left(self, side: Dataset[Any], rows: IntArray) -> list[Sample]:
         return self._keyed(side.samples_at(rows), rows)
 
-    def _keyed(self, samples: Sequence[Any], rows: Int64) -> list[Sample]:
+    def _keyed(self, samples: Sequence[Any], rows: IntArray) -> list[Sample]:
         """Samples of the left as dicts with their keys, which typed ones do not have."""
         found = [_as_dict(sample) for sample in samples]
         if found and "__key__" not in found[0]:
@@ -581,7 +570,7 @@ class JoinSource:
             found = [{"__key__": key, "__url__": "", **each} for key, each in zip(keys, found, strict=True)]
         return found
 
-    def _with_partners(self, left: list[Sample], rows: Int64, fields: Sequence[str] | None) -> list[Sample]:
+    def _with_partners(self, left: list[Sample], rows: IntArray, fields: Sequence[str] | None) -> list[Sample]:
         names = self._joined.names
         wanted = [name for name, called in names.items() if fields is None or called in fields]
         left = _copies_with_fields(left, fields)
@@ -603,7 +592,7 @@ class JoinSource:
             raise SampleKeyError("no sample has this key", found=repr(key))
         return at
 
-    def keys(self, rows: Int64) -> list[str]:
+    def keys(self, rows: IntArray) -> list[str]:
         """The keys of these samples."""
         keys: list[str] = self._keys.take(pa.array(rows)).to_pylist()
         return keys
@@ -620,29 +609,31 @@ class JoinSource:
     def _right_columns(self) -> dict[str, str]:
         """The metadata columns of the right by what they are called here; those that clash are not here."""
         taken = {"__key__", *self._left.column_names}
-        found = {_called(column, self._joined.names): column for column in self._right.column_names}
+        found = {_joined_column(column, self._joined.names): column for column in self._right.column_names}
         return {called: column for called, column in found.items() if called not in taken}
 
     def table(self, columns: Sequence[str]) -> pa.Table:
+        """Metadata columns of both sides. Raises FieldError for one that there is not, and as `metadata` does."""
+        refuse_unknown_column(columns, self.column_names())
+        return self.metadata(columns)
+
+    def metadata(self, columns: Sequence[str]) -> pa.Table:
         """Metadata columns of both sides, one row a sample; null where a sample has no partner."""
         right = self._right_columns
-        unknown = [name for name in columns if name not in ("__key__", *self.column_names())]
-        if unknown:
-            raise FieldError("no such column", expected=" or ".join(self.column_names()), found=unknown[0])
         own = [name for name in columns if name not in right and name != "__key__"]
         theirs = [name for name in columns if name in right]
         found: dict[str, Any] = {"__key__": self._keys} if "__key__" in columns else {}
         if own:
-            found |= dict(zip(own, self._left.table(own).columns, strict=True))
+            found |= dict(zip(own, metadata_table(self._left, own).columns, strict=True))
         if theirs:
             rows = pa.array(self._joined.rows, mask=self._joined.rows < 0)
-            taken = self._right.table([right[name] for name in theirs]).take(rows)
+            taken = metadata_table(self._right, [right[name] for name in theirs]).take(rows)
             found |= dict(zip(theirs, taken.columns, strict=True))
         return pa.table([found[name] for name in columns], names=list(columns))
 
 
-def _called(column: str, names: Mapping[str, str]) -> str:
-    """A column of a field that is called otherwise is called otherwise too."""
+def _joined_column(column: str, names: Mapping[str, str]) -> str:
+    """The name of a column of the right, in which the name of a right_names field is replaced."""
     for name in sorted(names, key=len, reverse=True):
         if column == name or column.startswith(f"{name}."):
             return names[name] + column[len(name) :]
@@ -666,7 +657,7 @@ def _as_dict(sample: Any) -> Sample:
 
 
 def _copies_with_fields(samples: list[Sample], fields: Sequence[str] | None) -> list[Sample]:
-    """Of each sample only these fields: a side may have had to read more."""
+    """Copies of dict samples with only these fields, since a side may have read more; None keeps all."""
     if fields is None:
         return [dict(sample) for sample in samples]
     wanted = set(fields)
@@ -686,26 +677,20 @@ def _add(sample: Sample, partner: Sample, wanted: Sequence[str], names: Mapping[
             sample[names[name]] = partner[name]
 
 
-# -------------------------------------- which sample of one dataset belongs to which of another, found in their indexes
-
-
-_SHOWN = 3
-
-
-def partners(left: pa.ChunkedArray, right: pa.ChunkedArray) -> Int64:
+def partners(left: pa.ChunkedArray, right: pa.ChunkedArray) -> IntArray:
     """For each value on the left its row on the right, or -1. Nothing is the partner of null.
 
     Raises OptionError when the values are of kinds that never meet, or one is twice on the right.
     """
-    left, right = _alike(left, right)
+    left, right = _to_common_type(left, right)
     values = right.combine_chunks()
-    _refuse_twice(values)
+    _check_unique(values)
     rows = pc.index_in(left, value_set=values, skip_nulls=True)
-    found: Int64 = pc.fill_null(rows, -1).to_numpy().astype(np.int64)
+    found: IntArray = pc.fill_null(rows, -1).to_numpy().astype(np.int64)
     return found
 
 
-def _alike(left: pa.ChunkedArray, right: pa.ChunkedArray) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+def _to_common_type(left: pa.ChunkedArray, right: pa.ChunkedArray) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
     """Both as one type in which equal values are equal."""
     for is_kind, kind in ((_is_text, pa.large_string()), (pa.types.is_integer, None), (_is_number, pa.float64())):
         if all(is_kind(side.type) or pa.types.is_null(side.type) for side in (left, right)):
@@ -731,7 +716,7 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
-def _refuse_twice(values: pa.Array) -> None:
+def _check_unique(values: pa.Array) -> None:
     present = values.drop_null()
     if len(present.unique()) == len(present):
         return
@@ -746,13 +731,13 @@ def _refuse_twice(values: pa.Array) -> None:
     )
 
 
-def check_partners(rows: Int64, keys: pa.ChunkedArray) -> None:
+def check_partners(rows: IntArray, keys: pa.ChunkedArray) -> None:
     """Raise SampleKeyError, naming the first, when samples on the left have no partner."""
     lost = np.flatnonzero(rows < 0)
     if not len(lost):
         return
-    shown = ", ".join(map(repr, keys.take(pa.array(lost[:_SHOWN])).to_pylist()))
-    more = f" and {len(lost) - _SHOWN:,} more" if len(lost) > _SHOWN else ""
+    shown = ", ".join(map(repr, keys.take(pa.array(lost[:_MAX_KEYS_SHOWN])).to_pylist()))
+    more = f" and {len(lost) - _MAX_KEYS_SHOWN:,} more" if len(lost) > _MAX_KEYS_SHOWN else ""
     raise SampleKeyError(
         f"{len(lost):,} of {len(rows):,} samples have no partner",
         found=f"{shown}{more}",

@@ -1,4 +1,4 @@
-"""A user's DataSource as a store, so that everything above reads it as it reads files."""
+"""A user's `DataSource` as a store, so that its shards are read like files."""
 
 from __future__ import annotations
 
@@ -15,8 +15,12 @@ from urllib.parse import quote
 
 from shoal.errors import ObjectNotFoundError, ShoalError, StoreError
 from shoal.protocols import DataSource
-from shoal.shard import WEBDATASET_RULE, KeyRule, ShardRef, ShardSource
-from shoal.store import ObjectInfo, ObjectReader, ReadOnlyStore, RenamedReader, join_url, register_store, store_for
+from shoal.shard._member_names import WEBDATASET_RULE, KeyRule
+from shoal.shard._source import ShardRef, ShardSource
+from shoal.store._base import ObjectInfo, ObjectReader
+from shoal.store._read_only import ReadOnlyStore, RenamedReader
+from shoal.store._registry import register_store, store_for
+from shoal.store._url import join_url
 
 __all__ = ["SCHEME", "source_from_data_source", "urls_of"]
 

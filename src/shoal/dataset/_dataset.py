@@ -1,4 +1,7 @@
-"""`Dataset`, and the methods that start a `DataLoader`."""
+"""The `Dataset` class. Its methods are in its base classes, grouped by topic.
+
+Those that start a `DataLoader` are here, in `LoaderMethods`.
+"""
 
 from __future__ import annotations
 
@@ -7,51 +10,44 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, cast, overload
 
-from shoal.codec import decode_spec
+from shoal.codec._dispatch import decode_spec
 from shoal.errors import OptionError, ShardIndexError, TarError
-from shoal.formats import SourceOptions
-from shoal.load import (
-    Auto,
-    DataLoader,
-    Filter,
-    LoaderOptions,
-    Map,
-    Ragged,
-    SourceDescription,
-    StreamSource,
-    ThreadingOptions,
-)
+from shoal.formats._registry import SourceOptions
+from shoal.load._columns import Ragged
+from shoal.load._loader import DataLoader
+from shoal.load._options import Auto, LoaderOptions, ThreadingOptions
+from shoal.load._sources import SourceDescription, StreamSource
+from shoal.load._stages import Filter, Map
 from shoal.protocols import DataSource
-from shoal.shard import WEBDATASET_RULE, ErrorPolicy, KeyRule
+from shoal.shard._member_names import WEBDATASET_RULE, KeyRule
+from shoal.shard._stream import ErrorPolicy
 
-from ._base import Core
-from ._batches import Batching
-from ._combine import Combining
+from ._base import DatasetBase
+from ._batches import Batches
+from ._combine import Combine
 from ._description import DatasetOptions, Description, PathLike, check_path
 from ._loader_source import DatasetSource
-from ._mixture import MixedSource, Mixing
-from ._shard_processing import ShardWork
-from ._tabular import Tables
+from ._mixture import MixedSource, MixtureMethods
+from ._shard_processing import ShardProcessing
+from ._tabular import Tabular
 from ._token_windows import TokenWindows
-from ._transforms import HuggingFaceVerbs
-from ._update import Growth
-from ._webdataset_methods import SampleLoader, WebDatasetVerbs
+from ._update import Update
+from ._webdataset_methods import SampleLoader, WebDatasetMethods
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as DefaultTypeVar
 
+    T = DefaultTypeVar("T", default=dict[str, Any])
+else:
+    T = TypeVar("T")
+
 __all__ = ["Dataset"]
 
-_PipelineT = TypeVar("_PipelineT")
 
-
-# ------------------------------------------------------------------------------------------------------ tf.data's verbs
-
-
-class PipelineVerbs(Core[_PipelineT]):
+class LoaderMethods(DatasetBase[T]):
     """``shuffle``, ``batch``, ``prefetch`` and the like, and what a DataLoader asks of a dataset.
 
-    Example:
+    Examples:
         >>> import shoal
         >>> with shoal.ShardWriter("memory://doc/verbs/train-%06d.tar") as writer:
         ...     for number in range(10):
@@ -67,21 +63,22 @@ class PipelineVerbs(Core[_PipelineT]):
         A format is applied to batches as wholes. What is damaged so that samples have no numbers, where damage is
         passed over, is read from its start.
         """
-        if not self._is_numbered():
-            return SourceDescription(StreamSource(lambda: iter(self), "a damaged dataset"))
+        if not self._has_row_numbers():
+            stream = StreamSource(lambda: self._walk(self._rows), "a damaged dataset")
+            return SourceDescription(stream, errors=self._description.policy)
         form, stages = self._format, self._description.stages
         inner = stages if form is None else stages[:-1]
         steps = tuple(Map(stage.function) if stage.kind == "map" else Filter(stage.function) for stage in inner)
         collate = None if form is None else partial(form.batch, names=self._columns())
-        return SourceDescription(self._numbered(), steps, collate)
+        return SourceDescription(self._loader_source(), steps, collate, self._description.policy)
 
-    def _is_numbered(self) -> bool:
+    def _has_row_numbers(self) -> bool:
         try:
             return not self.errors.goes_on or len(self.source) >= 0
         except (TarError, ShardIndexError):
             return False
 
-    def _numbered(self) -> DatasetSource:
+    def _loader_source(self) -> DatasetSource:
         mixture = self._description.mixture
         if mixture is None:
             return DatasetSource(cast("Dataset[Any]", self))
@@ -152,12 +149,12 @@ class PipelineVerbs(Core[_PipelineT]):
         """
         return TokenWindows(cast("Dataset[Any]", self), field, length, stride, drop_last, pad)
 
-    def flat_map(self, function: Callable[[_PipelineT], Iterable[Any]]) -> DataLoader:
+    def flat_map(self, function: Callable[[T], Iterable[Any]]) -> DataLoader:
         """All that the function gives for each sample, one after the other."""
         return self._samples().flat_map(function)
 
     def interleave(
-        self, function: Callable[[_PipelineT], Iterable[Any]], cycle_length: int = 2, block_length: int = 1
+        self, function: Callable[[T], Iterable[Any]], cycle_length: int = 2, block_length: int = 1
     ) -> DataLoader:
         """What the function gives for ``cycle_length`` samples at a time, in turns of ``block_length``."""
         return self._samples().interleave(function, cycle_length, block_length)
@@ -170,7 +167,7 @@ class PipelineVerbs(Core[_PipelineT]):
         """Samples that are batches, as ``batched`` and ``map`` make them, taken apart."""
         return self._samples().unbatch()
 
-    def take_while(self, function: Callable[[_PipelineT], Any]) -> DataLoader:
+    def take_while(self, function: Callable[[T], Any]) -> DataLoader:
         """Samples until the function is first false."""
         return self._samples().take_while(function)
 
@@ -203,25 +200,15 @@ class PipelineVerbs(Core[_PipelineT]):
         return self._samples().options(options, **changes)
 
 
-# ---------------------------------------------------------------------------------------------------------- the Dataset
-
-
-if TYPE_CHECKING:
-    T = DefaultTypeVar("T", default=dict[str, Any])
-else:
-    T = TypeVar("T")
-
-
 class Dataset(
-    Combining[T],
-    Growth[T],
-    Batching[T],
-    WebDatasetVerbs[T],
-    HuggingFaceVerbs[T],
-    Tables[T],
-    ShardWork[T],
-    Mixing[T],
-    PipelineVerbs[T],
+    Combine[T],
+    Update[T],
+    Batches[T],
+    WebDatasetMethods[T],
+    Tabular[T],
+    ShardProcessing[T],
+    MixtureMethods[T],
+    LoaderMethods[T],
 ):
     """Samples by position, by key, in order, in batches, or by query.
 
@@ -231,16 +218,18 @@ class Dataset(
 
     ``decode=True`` decodes json, text, class numbers, arrays, msgpack and cbor, and leaves images, audio and video as
     bytes; ``False`` gives bytes; a spec such as ``"rgb8"``, ``"pil"`` or ``{"jpg": "numpy"}`` decodes more.
-    ``verify`` checks all that is read against the index's checksums. ``on_error`` says what to do about damage:
-    ``"raise"``, ``"skip"`` within ``error_budget``, or ``"quarantine"``, which also writes down what was passed over;
-    ``errors`` counts it. Arrays are read-only views of the bytes that were read; ``writable`` makes copies of your own.
-    Samples that were deleted with ``tombstone`` are left out; ``tombstones=False`` shows them. ``cache`` keeps what was
-    read of far shards on the local disk, ``"blocks"``, or the whole of each shard that is opened, ``"shards"``.
+    ``verify`` checks all that is read against the index's checksums. ``on_error`` says what iterating, and loaders of
+    the dataset, do with a sample that cannot be read, decoded or mapped: ``"raise"``, ``"skip"``, or ``"quarantine"``,
+    which also writes down what was skipped; ``errors`` counts it. ``error_budget`` is how many may be skipped in one
+    pass: an int, or a share as a float below 1; by default a hundredth, at least one. Arrays are read-only views of the
+    bytes that were read; ``writable`` makes copies of your own. Samples that were deleted with ``tombstone`` are left
+    out; ``tombstones=False`` shows them. ``cache`` keeps what was read of far shards on the local disk, ``"blocks"``,
+    or the whole of each shard that is opened, ``"shards"``.
 
     ``Dataset[ImageSample](path)`` gives samples of that type, from ``.msgpack`` payloads or from plain fields by name.
     Without a type the manifest's schema makes one; else payloads are ``DictSample`` and anything else is a dict.
 
-    Example:
+    Examples:
         >>> import shoal
         >>> with shoal.ShardWriter("memory://doc/ds/train-%06d.tar") as writer:
         ...     for number in range(4):
@@ -275,21 +264,21 @@ class Dataset(
         sample_type: type[Any] | None = None,
         **options: Unpack[DatasetOptions],
     ) -> None:
-        self._begin(_described(path, sample_type, **options))
+        self._begin(_describe(path, sample_type, **options))
 
 
-def _refuse_unless_bool(name: str, value: object) -> None:
+def _check_bool(name: str, value: object) -> None:
     if type(value) is not bool:
         raise OptionError(f"{name} is yes or no", expected="True or False", found=repr(value))
 
 
-def _checked_cache(cache: object) -> str | None:
+def _check_cache(cache: object) -> str | None:
     if cache not in (None, "blocks", "shards"):
         raise OptionError("cache is not one of its values", expected="'blocks', 'shards' or None", found=repr(cache))
     return None if cache is None else str(cache)
 
 
-def _described(
+def _describe(
     path: PathLike | Iterable[PathLike] | DataSource, sample_type: type[Any] | None, **options: Unpack[DatasetOptions]
 ) -> Description:
     unknown = set(options) - set(DatasetOptions.__annotations__)
@@ -298,21 +287,22 @@ def _described(
     fields = options.get("fields")
     if isinstance(fields, str):
         raise OptionError("fields are a list of names", expected=f"[{fields!r}]", found=repr(fields))
-    path = path if isinstance(path, (str, os.PathLike, DataSource)) or hasattr(path, "read") else _listed(path)
+    if isinstance(path, Iterable) and not (isinstance(path, (str, os.PathLike, DataSource)) or hasattr(path, "read")):
+        path = tuple(path)  # it is iterated more than once
     check_path(path)
     rule = options.get("rule", WEBDATASET_RULE)
     if not isinstance(rule, KeyRule):
         raise OptionError("this is no rule for keys", expected="a KeyRule", found=repr(rule))
-    _refuse_unless_bool("verify", options.get("verify", True))
-    _refuse_unless_bool("writable", options.get("writable", False))
-    _refuse_unless_bool("tombstones", options.get("tombstones", True))
+    _check_bool("verify", options.get("verify", True))
+    _check_bool("writable", options.get("writable", False))
+    _check_bool("tombstones", options.get("tombstones", True))
     return Description(
-        tuple(map(_at_home, path)) if isinstance(path, tuple) else _at_home(path),
+        tuple(map(_expand_user, path)) if isinstance(path, tuple) else _expand_user(path),
         SourceOptions(
             options.get("split"),
             rule,
             options.get("verify", True),
-            cache=_checked_cache(options.get("cache")),
+            cache=_check_cache(options.get("cache")),
         ),
         options.get("format"),
         decode_spec(
@@ -328,12 +318,7 @@ def _described(
     )
 
 
-def _listed(paths: Any) -> Any:
-    """Several paths as a tuple: they are looked at more than once."""
-    return tuple(paths) if isinstance(paths, Iterable) else paths
-
-
-def _at_home(path: Any) -> Any:
-    """A path with ``~`` as the user's own folder; URLs, patterns and objects as they are."""
+def _expand_user(path: Any) -> Any:
+    """A path with ``~`` expanded; URLs, patterns and objects as they are."""
     text = path if isinstance(path, str) else os.fspath(path) if isinstance(path, os.PathLike) else ""
     return os.path.expanduser(text) if text.startswith("~") else path

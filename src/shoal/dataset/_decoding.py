@@ -1,4 +1,4 @@
-"""From stored bytes to the values of samples."""
+"""Decoding: from stored bytes to samples of the type that the user asked for."""
 
 from __future__ import annotations
 
@@ -10,21 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from shoal.codec import Decoder, DecodeSpec, SizedDecoder, decoders, unmatched
+from shoal.codec._codec import Decoder, SizedDecoder
+from shoal.codec._dispatch import DecodeSpec, decoders, unmatched
 from shoal.errors import OptionError, SchemaMismatchError, ShardIndexError, ShoalError, ShoalWarning, TarError
-from shoal.load import takes_rng
-from shoal.sample import (
-    DictSample,
-    class_from_schema,
-    fields_needed,
-    from_fields,
-    is_record,
-    partial_mapper,
-    partial_unpacker,
-    unpack,
-)
-from shoal.schema import schema_from_json
-from shoal.shard import Decoders, FieldSelector, Sample, ShardSource, Source
+from shoal.load._stages import takes_rng
+from shoal.sample._annotations import is_record
+from shoal.sample._class_factory import class_from_schema
+from shoal.sample._dict_sample import DictSample
+from shoal.sample._field_mapping import fields_needed, from_fields, partial_mapper, partial_unpacker
+from shoal.sample._packable import unpack
+from shoal.schema._json_schema import schema_from_json
+from shoal.shard._shard import Decoders, Sample
+from shoal.shard._source import FieldSelector, ShardSource, Source
 
 from ._description import Stage, check_sample_type
 
@@ -46,25 +43,28 @@ PAYLOAD = "msgpack"
 class LazyDecoders(dict[str, Any]):
     """Decoders by field, of those fields that are decoded at all; ``but`` names one that stays bytes.
 
-    Arrays are views of the bytes, and read-only; where ``writable``, they are copies.
+    Arrays are views of the bytes, and read-only; where ``writable``, they are copies. ``digits`` is as for `decoders`.
     """
 
-    def __init__(self, spec: DecodeSpec, but: str | None = None, *, writable: bool = False) -> None:
+    def __init__(
+        self, spec: DecodeSpec, but: str | None = None, *, writable: bool = False, digits: bool = True
+    ) -> None:
         super().__init__()
         self._spec = spec
+        self._digits = digits
         self._known: set[object] = {but}
         self._writable = writable
 
     def __contains__(self, field: object) -> bool:
         if field not in self._known and isinstance(field, str):
-            found = decoders(self._spec, [field])
-            self.update({name: _copying(found[name]) for name in found} if self._writable else found)
-            self._known.add(field)  # last: another thread takes a known field without a decoder for bytes
+            found = decoders(self._spec, [field], digits=self._digits)
+            self.update({name: _copy_decoded(found[name]) for name in found} if self._writable else found)
+            self._known.add(field)  # last, since another thread leaves a known field without a decoder as bytes
         return super().__contains__(field)
 
 
 class WithoutSized(Mapping[str, Any]):
-    """The same decoders but for those that fill arrays: those fields stay bytes, to be decoded to where they belong."""
+    """The decoders without the sized ones, whose fields stay bytes and are decoded into a batch later."""
 
     def __init__(self, decoders: Decoders) -> None:
         self._decoders = decoders
@@ -84,7 +84,7 @@ class WithoutSized(Mapping[str, Any]):
         return sum(1 for _ in self)
 
 
-def _copying(decode: Decoder) -> Decoder:
+def _copy_decoded(decode: Decoder) -> Decoder:
     if isinstance(decode, SizedDecoder):  # it makes an array of its own
         return decode
     return lambda data: writable_copy(decode(data))
@@ -106,7 +106,7 @@ def refuse_unmatched(spec: DecodeSpec, source: Source) -> None:
     """
     try:
         first = source.first_fields if isinstance(source, ShardSource) else source.fields
-    except (TarError, ShardIndexError):  # reading says what is wrong, or passes it over
+    except (TarError, ShardIndexError):  # reported, or skipped, when samples are read
         return
     missing = unmatched(spec, first) if first else ()
     if not missing:
@@ -153,10 +153,10 @@ def stored_type_of(source: Source, asked: type[Any] | None) -> type[Any]:
 
 
 def _first_fields(source: Source) -> tuple[str, ...]:
-    """The fields of the first shard: asking all of them would index a whole folder before its first sample."""
+    """The fields of the first shard. To ask all shards would index a whole folder before the first sample."""
     try:
         return source.first_fields if isinstance(source, ShardSource) else source.fields
-    except (TarError, ShardIndexError):  # reading says what is wrong, or passes it over
+    except (TarError, ShardIndexError):  # reported, or skipped, when samples are read
         return ()
 
 
@@ -166,23 +166,23 @@ def reading_for(
     """How this source's samples are read as ``sample_type``, of which perhaps only some fields are looked at."""
     packed = PAYLOAD in _first_fields(source)
     if sample_type is DictSample:
-        return Reading(sample_type, (PAYLOAD,), packed, partial(_dict_sample, writable))
+        return Reading(sample_type, (PAYLOAD,), packed, partial(_read_dict_sample, writable))
     if not is_record(sample_type):
         own = getattr(sample_type, "from_bytes", None) if packed and sample_type is not dict else None
         if own is not None:  # a class of the user's that packs itself
-            return Reading(sample_type, (PAYLOAD,), True, partial(_unpacked, own))
+            return Reading(sample_type, (PAYLOAD,), True, partial(_unpack_payload, own))
         return Reading(sample_type, None, False, None)
     if packed:
         read = None if looked_at is None else partial_unpacker(sample_type, looked_at, writable=writable)
         whole = partial(unpack, sample_type, writable=writable)
-        return Reading(sample_type, (PAYLOAD,), True, partial(_unpacked, read or whole))
+        return Reading(sample_type, (PAYLOAD,), True, partial(_unpack_payload, read or whole))
     return _plain_reading(source, sample_type, looked_at)
 
 
 def _plain_reading(source: Source, sample_type: type[Any], looked_at: frozenset[str] | None) -> Reading:
     """From fields by name: those that the type does not have are not read."""
     some = None if looked_at is None else partial_mapper(sample_type, looked_at)
-    convert = partial(_mapped, some or partial(from_fields, sample_type))
+    convert = partial(_map_fields, some or partial(from_fields, sample_type))
     pick: FieldSelector = partial(fields_needed, sample_type, looked_at if some else None)
     if isinstance(source, ShardSource):
         return Reading(sample_type, None, False, convert, pick)
@@ -190,12 +190,12 @@ def _plain_reading(source: Source, sample_type: type[Any], looked_at: frozenset[
     return Reading(sample_type, None if wanted is None else tuple(wanted), False, convert)
 
 
-def _dict_sample(writable: bool, sample: Sample) -> DictSample:
-    found: DictSample = _unpacked(DictSample.from_bytes, sample)
+def _read_dict_sample(writable: bool, sample: Sample) -> DictSample:
+    found: DictSample = _unpack_payload(DictSample.from_bytes, sample)
     return DictSample(writable_copy(found.to_dict())) if writable else found
 
 
-def _unpacked(read: Callable[[bytes], Any], sample: Sample) -> Any:
+def _unpack_payload(read: Callable[[bytes], Any], sample: Sample) -> Any:
     try:
         return read(sample[PAYLOAD])
     except KeyError:
@@ -212,7 +212,7 @@ def _unpacked(read: Callable[[bytes], Any], sample: Sample) -> Any:
         raise error.at(shard=sample["__url__"], key=sample["__key__"]) from error.__cause__
 
 
-def _mapped(read: Callable[[Sample], Any], sample: Sample) -> Any:
+def _map_fields(read: Callable[[Sample], Any], sample: Sample) -> Any:
     try:
         return read(sample)
     except ShoalError as error:
@@ -224,16 +224,13 @@ def finished(samples: Sequence[Sample], reading: Reading, stages: tuple[Stage, .
     values = list(samples) if reading.convert is None else [reading.convert(sample) for sample in samples]
     for stage in stages:
         try:
-            values = _through(stage, values)
+            if stage.kind == "map":
+                values = [stage.function(value) for value in values]
+            else:
+                values = [value for value in values if stage.function(value)]
         except TypeError as error:
             if "'rng'" in str(error) and takes_rng(stage.function):
                 problem = "this function takes an rng, which comes from a loader"
                 raise OptionError(problem, hint="read the dataset with .loader(...)") from error
             raise
     return values
-
-
-def _through(stage: Stage, values: list[Any]) -> list[Any]:
-    if stage.kind == "map":
-        return [stage.function(value) for value in values]
-    return [value for value in values if stage.function(value)]

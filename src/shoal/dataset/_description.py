@@ -1,4 +1,8 @@
-"""A dataset as a picklable description, its identity, and the checks of its arguments."""
+"""Descriptions of datasets: what to open and which methods were called, as picklable values.
+
+`OpenSource` opens the source of a description once, on first use. The module also has the `repr` of a description, the
+identity of a source, and checks of the arguments of `Dataset`.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +10,29 @@ import functools
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, TypedDict, runtime_checkable
 
 import numpy as np
-import numpy.typing as npt
+import pyarrow as pa
 
-from shoal.codec import DecodeSpec
+from shoal._typing import IntArray
+from shoal.codec._dispatch import DecodeSpec
 from shoal.errors import ManifestError, OptionError
-from shoal.formats import SourceOptions, open_source
+from shoal.formats._registry import SourceOptions, open_source
 from shoal.protocols import DataSource
-from shoal.sample import DictSample, is_record
-from shoal.shard import ErrorPolicy, KeyRule, OnError, ShardSource, Source, manifest_url
-from shoal.store import StoreSnapshot, base_name
+from shoal.sample._annotations import is_record
+from shoal.sample._dict_sample import DictSample
+from shoal.sample._lens import Lens
+from shoal.shard._manifest import manifest_url
+from shoal.shard._member_names import KeyRule
+from shoal.shard._source import ShardSource, Source
+from shoal.shard._stream import ErrorPolicy, OnError
+from shoal.store._snapshot import StoreSnapshot
+from shoal.store._url import base_name
 
 from ._data_source import source_from_data_source
-from ._tombstones import living_rows
+from ._tombstones import rows_not_deleted
 
 __all__ = [
     "CompositeDescription",
@@ -37,15 +48,17 @@ __all__ = [
     "check_path",
     "check_sample_type",
     "digest_of",
+    "format_repr",
     "source_identity",
+    "with_step",
 ]
 
 PathLike = str | os.PathLike[str]
-Int64 = npt.NDArray[np.int64]
+_MAX_NAMES_CHARS = 60
 
 
 class DatasetOptions(TypedDict, total=False):
-    """What may be said about opening a dataset."""
+    """Options of `Dataset`."""
 
     decode: Any
     split: str | None
@@ -54,7 +67,7 @@ class DatasetOptions(TypedDict, total=False):
     rule: KeyRule
     verify: bool
     on_error: OnError
-    error_budget: int | None
+    error_budget: float | None
     quarantine: str | None
     on_decode_error: Literal["raise", "keep"]
     allow_pickle: bool
@@ -65,7 +78,7 @@ class DatasetOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A step that samples go through, in the order the steps were written."""
+    """A function of a `map` or `filter`. Stages run in the order in which they were added."""
 
     kind: Literal["map", "filter"]
     function: Callable[[Any], Any]
@@ -73,13 +86,13 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A verb that made a view, for those who ask what it is, and for doing it again on a dataset that has grown."""
+    """A method call that made a view, for `repr`, and for `refresh` to apply it to the dataset as it is now."""
 
     shown: str
     again: Callable[[Any], Any] | None = None
-    """Chooses samples of a dataset as this verb did; None where it chose positions, or none."""
-    rows: Int64 | None = None
-    """The samples chosen by position, by their numbers in the source."""
+    """Applies the method to a dataset again; None if it selected positions, or nothing."""
+    rows: IntArray | None = None
+    """The rows of the source that were selected by position."""
 
 
 @dataclass(frozen=True)
@@ -104,12 +117,12 @@ class Description:
     mixture: Any = None
     """How it was mixed of several datasets, for loaders; None where it was not, or where others were chosen since."""
     steps: tuple[Step, ...] = field(default=(), compare=False)
-    """The verbs that led here, in the order written."""
+    """The method calls that led to this view, in order."""
 
 
 @runtime_checkable
 class CompositeDescription(Protocol):
-    """Datasets put together as one, as a value: opened when it is first needed, and again in another process."""
+    """A dataset made of others, as a picklable value. It is opened on first use, and again in each process."""
 
     def open_source(self) -> Source:
         """The source of all of it."""
@@ -118,9 +131,9 @@ class CompositeDescription(Protocol):
 
 @runtime_checkable
 class RowsRecipe(CompositeDescription, Protocol):
-    """A recipe whose dataset shows only some samples of its source."""
+    """A composite description that shows only some samples of its source."""
 
-    def rows_in_view(self, source: Source) -> Int64 | None:
+    def rows_in_view(self, source: Source) -> IntArray | None:
         """Their numbers, in order; None for all."""
         ...
 
@@ -130,14 +143,14 @@ class OpenSource:
 
     def __init__(self, description: Description, identity: str | None = None) -> None:
         self._description = description
-        self._glance = StoreSnapshot(beside=manifest_url)
+        self._snapshot = StoreSnapshot(beside=manifest_url)
         self._expected = identity
         """What the source must be, where numbers of its samples are known already."""
 
     @functools.cached_property
     def source(self) -> Source:
         """Where the samples come from."""
-        with self._glance.looking():
+        with self._snapshot.active():
             source = self._open()
         if self._expected is not None and source_identity(source) != self._expected:
             raise ManifestError(
@@ -158,18 +171,18 @@ class OpenSource:
         return "source" in self.__dict__
 
     @functools.cached_property
-    def living(self) -> Int64 | None:
-        """The numbers of the samples that the whole dataset shows; None for all of the source."""
+    def visible_rows(self) -> IntArray | None:
+        """The rows that the dataset shows before any selection; None for all of the source."""
         path = self._description.path
         if isinstance(path, RowsRecipe):
             return path.rows_in_view(self.source)
         if not self._description.tombstones or isinstance(path, (CompositeDescription, DataSource)):
             return None
         source = self.source
-        with self._glance.looking():
-            living = living_rows(source, path)
-        self._glance = StoreSnapshot()  # what it holds is not needed any more
-        return living
+        with self._snapshot.active():
+            rows = rows_not_deleted(source, path)
+        self._snapshot = StoreSnapshot()  # free the cached listings
+        return rows
 
     def _open(self) -> Source:
         description = self._description
@@ -179,6 +192,61 @@ class OpenSource:
             options = description.options
             return source_from_data_source(description.path, rule=options.rule, verify=options.verify)
         return open_source(description.path, description.options, format=description.format)
+
+
+def with_step(changed: Description, before: Description, step: Step | None, rows: IntArray | None) -> Description:
+    """Return the description of a view, with the step that made it.
+
+    After `select`, earlier methods are kept for `repr` only: `refresh` cannot apply them again.
+    """
+    step = step or _guess_step(changed, before, rows)
+    if step is None:
+        return changed
+    earlier = before.steps
+    if step.rows is not None:
+        earlier = tuple(Step(each.shown) for each in earlier)
+    return replace(changed, steps=(*earlier, step))
+
+
+def _guess_step(changed: Description, before: Description, rows: IntArray | None) -> Step | None:
+    """The method that made a view, by what it changed."""
+    if rows is not None:
+        return Step("materialize()" if len(changed.stages) < len(before.stages) else "select(...)", rows=rows)
+    if len(changed.stages) > len(before.stages):
+        stage = changed.stages[-1]
+        return Step(f"{stage.kind}({_function_name(stage.function)})")
+    if changed.fields != before.fields:
+        names = repr(list(changed.fields or ()))
+        names = names if len(names) <= _MAX_NAMES_CHARS else f"{names[: _MAX_NAMES_CHARS - 3]}..."
+        return Step(f"columns({names})")
+    return None
+
+
+def _function_name(function: Any) -> str:
+    if isinstance(function, functools.partial):
+        return _function_name(function.func)
+    if isinstance(function, Lens):
+        return getattr(function.get, "__name__", "lens")
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def format_repr(description: Description, opened: OpenSource, rows: IntArray | None) -> str:
+    """Return ``Dataset('data', 120 of 1,000 samples, where(width >= 512), map(f))``. Nothing is opened."""
+    count = []
+    if rows is not None:
+        total = opened.source.known_length if opened.is_open and isinstance(opened.source, ShardSource) else None
+        count = [f"{len(rows):,} samples" if total is None else f"{len(rows):,} of {total:,} samples"]
+    path, steps = _format_path(description.path), (step.shown for step in description.steps)
+    return f"Dataset({', '.join([path, *count, *steps])})"
+
+
+def _format_path(path: object) -> str:
+    if isinstance(path, (str, os.PathLike)):
+        return repr(os.fspath(path))
+    if not isinstance(path, tuple):
+        return repr(path)
+    names: list[PathLike] = list(path)
+    return repr(names) if len(names) <= 4 else f"[{names[0]!r}, ... {len(names) - 2} more ..., {names[-1]!r}]"
 
 
 @runtime_checkable
@@ -193,7 +261,7 @@ class SupportsIdentity(Protocol):
 
 @runtime_checkable
 class FinalSource(Protocol):
-    """A source whose samples are what a user is to see already."""
+    """Source whose samples need no decoding or conversion."""
 
     @property
     def finished_type(self) -> type[Any]:
@@ -209,6 +277,13 @@ class HasColumns(Protocol):
         """Every metadata column."""
         ...
 
+    def metadata(self, columns: Sequence[str]) -> pa.Table:
+        """Columns, one row a sample; a name that is no column is one of nulls, where no sample may have values of it.
+
+        Raises FieldError for a column that is not known of all samples.
+        """
+        ...
+
 
 def source_identity(source: Source) -> str:
     """A digest that differs where the samples of a source, or their order, may differ; data is not read for it.
@@ -219,7 +294,7 @@ def source_identity(source: Source) -> str:
         return source.identity
     if not isinstance(source, ShardSource):
         return digest_of([type(source).__qualname__, str(len(source)), *source.fields])
-    names = same_folder([ref.url for ref in source.shards])
+    names = _relative_names([ref.url for ref in source.shards])
     counts = np.diff(source.starts).tolist()
     sizes = [
         source.shard(number).index.facts.size if ref.size is None else ref.size
@@ -228,8 +303,8 @@ def source_identity(source: Source) -> str:
     return digest_of([repr(source.rule), *map(repr, zip(names, counts, sizes, strict=True))])
 
 
-def same_folder(urls: list[str]) -> list[str]:
-    """The names as seen from the folder that holds them all."""
+def _relative_names(urls: list[str]) -> list[str]:
+    """The names relative to the folder that contains all of them."""
     parts = [url.split("/") for url in urls]
     if len(set(urls)) < 2:
         return [base_name(url) for url in urls]
@@ -239,7 +314,7 @@ def same_folder(urls: list[str]) -> list[str]:
 
 
 def digest_of(texts: Iterable[str]) -> str:
-    """One digest of several texts, each told apart from its neighbours."""
+    """One digest of several strings. Lengths are hashed too, so boundaries matter."""
     digest = hashlib.sha256()
     for text in texts:
         data = text.encode("utf-8", "surrogatepass")
@@ -257,20 +332,6 @@ def check_path(path: Any) -> None:
             found=type(path).__name__ if is_stream else "stdin",
             hint="read it once, in order: shoal.formats.webdataset.stream(...), which DataLoader takes, too",
         )
-    if isinstance(path, (str, os.PathLike, DataSource)):
-        _refuse_command(path)
-        return
-    odd = [path] if not isinstance(path, Iterable) else [each for each in path if not _is_path(each)]
-    if odd:
-        expected = "a path, a pattern, a list of them or a DataSource"
-        raise OptionError("this names no dataset", expected=expected, found=repr(odd[0]))
-
-
-def _is_path(path: object) -> bool:
-    return isinstance(path, (str, os.PathLike))
-
-
-def _refuse_command(path: object) -> None:
     if isinstance(path, str) and path.startswith("pipe:"):
         raise OptionError(
             "no command is run for a path",
@@ -279,6 +340,12 @@ def _refuse_command(path: object) -> None:
             hint="run it before Python and stream what it writes: `COMMAND | python ...` with "
             "shoal.formats.webdataset.stream('-')",
         )
+    if isinstance(path, (str, os.PathLike, DataSource)):
+        return
+    odd = [path] if not isinstance(path, Iterable) else [e for e in path if not isinstance(e, (str, os.PathLike))]
+    if odd:
+        expected = "a path, a pattern, a list of them or a DataSource"
+        raise OptionError("this names no dataset", expected=expected, found=repr(odd[0]))
 
 
 def check_sample_type(kind: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a dataset is, as a short text: equal for equal samples in an equal order, across processes and machines."""
+"""Fingerprints of datasets: equal for equal samples in equal order, across processes and machines."""
 
 from __future__ import annotations
 
@@ -13,38 +13,55 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from shoal.sample import is_record, schema_of
-from shoal.schema import schema_hash
-from shoal.shard import ShardSource, Source
-from shoal.store import base_name
+from shoal._typing import IntArray
+from shoal.sample._annotations import is_record, schema_of
+from shoal.schema._json_schema import schema_hash
+from shoal.shard._source import ShardSource, Source
+from shoal.store._url import base_name
 
 from ._description import Description, SupportsIdentity, digest_of, source_identity
 
-__all__ = ["fingerprint_of", "value_mark"]
+__all__ = ["digest_value", "fingerprint_of", "setting_digests"]
 
-Int64 = npt.NDArray[np.int64]
-_LENGTH = 16
+_FINGERPRINT_CHARS, _SETTING_CHARS = 16, 6
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), range)
 
 
-def fingerprint_of(description: Description, source: Source, rows: Int64 | None, sample_type: type[Any]) -> str:
-    """A digest over all that says which samples come, in which order, and what is made of them."""
+def fingerprint_of(description: Description, source: Source, rows: IntArray | None, sample_type: type[Any]) -> str:
+    """Return a digest of the samples in view, their order, and the stages applied to them."""
     parts = [
-        source_identity(source),
-        _path_mark(description, source),
-        _rows_mark(source, rows),
-        repr(description.fields),
-        value_mark(description.spec),
-        _type_mark(sample_type),
-        *(f"{stage.kind} {value_mark(stage.function)}" for stage in description.stages),
+        *_settings(description, source, rows, sample_type).values(),
+        *(f"{stage.kind} {digest_value(stage.function)}" for stage in description.stages),
     ]
-    return digest_of(parts)[:_LENGTH]
+    return digest_of(parts)[:_FINGERPRINT_CHARS]
 
 
-def _path_mark(description: Description, source: Source) -> str:
-    """The names of files of other formats; sources of ours tell more than that themselves."""
+def setting_digests(
+    description: Description, source: Source, rows: IntArray | None, sample_type: type[Any]
+) -> dict[str, str]:
+    """Return a short digest of each setting of a dataset without stages, so that two of them tell which one differs."""
+    settings = _settings(description, source, rows, sample_type)
+    data = digest_of([settings.pop("data")])[:_FINGERPRINT_CHARS]
+    return {"data": data, **{name: digest_of([value])[:_SETTING_CHARS] for name, value in settings.items()}}
+
+
+def _settings(
+    description: Description, source: Source, rows: IntArray | None, sample_type: type[Any]
+) -> dict[str, str]:
+    """Return what tells two datasets apart, by the name of the setting; without settings that choose everything."""
+    settings = {
+        "data": f"{source_identity(source)} {_digest_path(description, source)}",
+        "view": _digest_rows(source, rows),
+        "fields": "all" if description.fields is None else repr(description.fields),
+        "decode": digest_value(description.spec),
+        "type": _digest_type(sample_type),
+    }
+    return {name: value for name, value in settings.items() if value != "all"}
+
+
+def _digest_path(description: Description, source: Source) -> str:
+    """The names of the files of other formats; tar shards and composite sources have their own identity."""
     path: Any = description.path
     if isinstance(source, (ShardSource, SupportsIdentity)):
         return ""
@@ -52,14 +69,14 @@ def _path_mark(description: Description, source: Source) -> str:
     return repr([base_name(os.fspath(name)) for name in names])
 
 
-def _rows_mark(source: Source, rows: Int64 | None) -> str:
+def _digest_rows(source: Source, rows: IntArray | None) -> str:
     """The same whether all samples are shown because none was chosen or because all were."""
     if rows is None or (len(rows) == len(source) and np.array_equal(rows, np.arange(len(rows)))):
         return "all"
     return hashlib.sha256(np.ascontiguousarray(rows, "<i8").tobytes()).hexdigest()
 
 
-def _type_mark(kind: type[Any]) -> str:
+def _digest_type(kind: type[Any]) -> str:
     return f"schema {schema_hash(schema_of(kind))}" if is_record(kind) else _name(kind)
 
 
@@ -69,30 +86,30 @@ def _name(thing: Any) -> str:
     return f"{module}.{getattr(thing, '__qualname__', None) or getattr(thing, '__name__', type(thing).__qualname__)}"
 
 
-def value_mark(value: Any) -> str:
+def digest_value(value: Any) -> str:
     """A text that is equal for equal values in every process: for functions, their code and what they hold.
 
     What cannot be told apart by what it holds is told by its type.
 
-    Example:
+    Examples:
         >>> def adder(n):
         ...     return lambda x: x + n
-        >>> value_mark(adder(1)) == value_mark(adder(1)), value_mark(adder(1)) == value_mark(adder(2))
+        >>> digest_value(adder(1)) == digest_value(adder(1)), digest_value(adder(1)) == digest_value(adder(2))
         (True, False)
     """
-    return _Marks().of(value)
+    return _ValueDigests().of(value)
 
 
-class _Marks:
-    """The marks of a value and of all it holds; each is made once, and a value inside itself is not entered again."""
+class _ValueDigests:
+    """Digests of a value and of everything in it. Each is computed once; cycles are cut."""
 
     def __init__(self) -> None:
         self._entered: set[int] = set()
         self._made: dict[int, tuple[Any, str]] = {}
-        """By identity, with the value, which so lives on and keeps its identity for itself."""
+        """By id, with the value, so that the id is not reused."""
 
     def of(self, value: Any) -> str:
-        """The mark of one value."""
+        """The digest of one value."""
         if isinstance(value, _PLAIN):
             return f"{type(value).__name__} {value!r}"
         made = self._made.get(id(value))
@@ -152,7 +169,7 @@ class _Marks:
     def _globals(self, function: types.FunctionType) -> Iterator[str]:
         """The functions and constants of the same module that a function uses: with them it does something else."""
         for name in _names(function.__code__):
-            value = function.__globals__.get(name, _Marks)
+            value = function.__globals__.get(name, _ValueDigests)
             own = isinstance(value, types.FunctionType) and value.__module__ == function.__module__
             if own or isinstance(value, (*_PLAIN, tuple, frozenset)):
                 yield name

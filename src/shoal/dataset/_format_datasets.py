@@ -1,4 +1,4 @@
-"""A Dataset for each format, which takes what that format can be told."""
+"""`Dataset` subclasses for other formats, with the options of each format."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class RawDataset(_FormatDataset):
     The bytes are in the field that the extension names (``jpg``; ``bin`` where there is none), and decoded as in a tar;
     ``field`` names one field for all of them. ``options`` are those of `Dataset`.
 
-    Example:
+    Examples:
         >>> from shoal.store import store_for
         >>> _ = store_for("memory://doc").write_all("memory://doc/raw/a/note.txt", b"hello")
         >>> RawDataset("memory://doc/raw")[0]["txt"], RawDataset("memory://doc/raw", field="data")[0]["data"]
@@ -59,7 +59,7 @@ class ImageFolderDataset(_FormatDataset):
 
     Classes are numbered in the order of their names, as torchvision does. The key is the path without extension.
 
-    Example:
+    Examples:
         >>> from shoal.store import store_for
         >>> for name in ("cat/1.jpg", "dog/1.jpg"):
         ...     _ = store_for("memory://doc").write_all(f"memory://doc/pets/{name}", b"...")
@@ -77,7 +77,7 @@ class NpzDataset(_FormatDataset):
     ``rows=True`` needs arrays that are equally long. Files that are not compressed are then read row by row; compressed
     arrays are unpacked whole. ``key`` names the array that holds the keys, for ``rows``.
 
-    Example:
+    Examples:
         >>> import numpy as np, tempfile
         >>> folder = tempfile.mkdtemp()
         >>> np.savez(f"{folder}/a.npz", x=np.eye(2), y=np.array([3, 4]))
@@ -94,9 +94,10 @@ class NpzDataset(_FormatDataset):
 class Hdf5Dataset(_FormatDataset):
     """HDF5: a sample for each row of the datasets below ``group``, which must be equally long. Needs ``shoal[hdf5]``.
 
-    Text is ``str``, runs of uint8 of any length are ``bytes``, single numbers are Python's, all else are arrays.
+    UTF-8 strings are ``str``, byte strings (``S10``) and runs of uint8 of any length are ``bytes``, single numbers are
+    Python's, all else are arrays.
 
-    Example:
+    Examples:
         >>> import h5py, tempfile
         >>> path = f"{tempfile.mkdtemp()}/a.h5"
         >>> with h5py.File(path, "w") as file:
@@ -120,7 +121,7 @@ class TFRecordDataset(_FormatDataset):
     ``"ZLIB"`` or ``""``; by default the file's first bytes tell. Compressed files stream in bounded memory, and are
     unpacked into memory when samples are asked for by position.
 
-    Example:
+    Examples:
         >>> from shoal.formats import write_format
         >>> _ = write_format("memory://doc/a.tfrecord", [{"image": b"...", "label": 3}, {"image": b"!", "label": 4}])
         >>> TFRecordDataset("memory://doc/a.tfrecord")[1]["label"]
@@ -148,7 +149,7 @@ class ParquetDataset(_FormatDataset):
     Lists of numbers and tensors are arrays. ``key`` names the column that holds the keys; ``where`` and ``table`` ask
     the columns of numbers, text, truth values and times.
 
-    Example:
+    Examples:
         >>> from shoal.formats import write_format
         >>> _ = write_format("memory://doc/a.parquet", [{"name": "a", "size": 1}, {"name": "b", "size": 2}])
         >>> [sample["name"] for sample in ParquetDataset("memory://doc/a.parquet").where("size > 1")]
@@ -162,7 +163,7 @@ class ParquetDataset(_FormatDataset):
 class ArrowDataset(_FormatDataset):
     """Arrow IPC files and streams, as `ParquetDataset`; local files are mapped into memory.
 
-    Example:
+    Examples:
         >>> from shoal.formats import write_format
         >>> _ = write_format("memory://doc/a.arrow", [{"size": 1}, {"size": 2}])
         >>> ArrowDataset("memory://doc/a.arrow")[1]["size"]
@@ -178,9 +179,10 @@ class CsvDataset(_FormatDataset):
 
     The first rows tell which columns are whole numbers, floats and truth values (an empty cell of these is None);
     ``types`` says it instead, as ``{"zip": "str"}``, and ``types={}`` only guesses. A later cell that does not fit is a
-    DecodeError. A ``.tsv`` has tabs. ``header=False`` names the columns ``0``, ``1`` and so on.
+    DecodeError. A ``.tsv`` has tabs. ``header=False`` names the columns ``0``, ``1`` and so on. Files compressed with
+    gzip, zstd, bz2 or xz are read too, as by `JsonlDataset`.
 
-    Example:
+    Examples:
         >>> from shoal.store import store_for
         >>> _ = store_for("memory://doc").write_all("memory://doc/a.csv", b'name,size\n"a, b",1\nc,2\n')
         >>> CsvDataset("memory://doc/a.csv", key="name").get("a, b")["size"]
@@ -205,7 +207,10 @@ class CsvDataset(_FormatDataset):
 class JsonlDataset(_FormatDataset):
     r"""JSON lines: a sample for each object, by position without reading those before it.
 
-    Example:
+    Files compressed with gzip, zstd, bz2 or xz (``.jsonl.gz``, ``.jsonl.zst``, ``.json.gz``) are decompressed while
+    they are read in order; access by position unpacks each into the disk cache once. zstd needs ``shoal[zstd]``.
+
+    Examples:
         >>> from shoal.store import store_for
         >>> _ = store_for("memory://doc").write_all("memory://doc/a.jsonl", b'{"a": 1}\n{"a": [2]}\n')
         >>> JsonlDataset("memory://doc/a.jsonl")[1]["a"]

@@ -1,4 +1,4 @@
-"""The dataset as a `DataLoader` reads it."""
+"""`DatasetSource`: a dataset as the source of a `DataLoader`."""
 
 from __future__ import annotations
 
@@ -12,47 +12,36 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from shoal.codec import Buffer, SizedDecoder
+from shoal._typing import IntArray
+from shoal.codec._codec import Buffer, SizedDecoder
 from shoal.errors import ShoalError
-from shoal.load import (
-    PayloadLayoutCache,
-    PayloadReader,
-    PrefetchedSource,
-    Ragged,
-    SampleBatch,
-    SourceLayout,
-    collate,
-    shared_buffers,
-    stacked,
-)
-from shoal.sample import schema_of
-from shoal.schema import Array
-from shoal.shard import (
-    Decoders,
-    ReadCost,
-    ReadSchedule,
-    Sample,
-    SampleWindow,
-    ShardMemoryCache,
-    ShardSource,
-    estimate_cached_reads,
-    estimate_reads,
-)
-from shoal.store import is_remote, scheme_of
+from shoal.load._buffers import shared_buffers
+from shoal.load._collate import SampleBatch, collate, stacked
+from shoal.load._columns import PayloadLayoutCache, PayloadReader, Ragged
+from shoal.load._sources import PrefetchedSource, SourceLayout
+from shoal.sample._annotations import schema_of
+from shoal.schema._types import Array
+from shoal.shard._memory_cache import ShardMemoryCache
+from shoal.shard._read_cost import ReadCost, estimate_cached_reads, estimate_reads
+from shoal.shard._shard import Decoders, Sample
+from shoal.shard._shuffle_window import ReadSchedule, SampleWindow
+from shoal.shard._source import ShardSource
+from shoal.store._registry import is_remote
+from shoal.store._url import scheme_of
 
 from ._decoding import PAYLOAD, WithoutSized
+from ._fingerprint import setting_digests
 
 if TYPE_CHECKING:
     from ._dataset import Dataset
 
 __all__ = ["DatasetSource"]
 
-Int64 = npt.NDArray[np.int64]
-_NEAR = ("file", "memory", "data-source")
-"""Where a read of one sample alone costs little."""
+_LOCAL_SCHEMES = ("file", "memory", "data-source")
+"""Stores in which reading a single sample is cheap."""
 _UNKNOWN_BYTES = 4096.0
 _LARGE_BYTES = 32 << 10
-"""Samples of this size may hold arrays that are read straight into batches, and not from what is held."""
+"""Samples of this size may have arrays that are read directly into batches, not from the memory cache."""
 
 
 class DatasetSource:
@@ -70,6 +59,13 @@ class DatasetSource:
     def fingerprint(self) -> str:
         """That of the samples and their numbers; functions may be mended between two runs."""
         return self._dataset.stored.fingerprint
+
+    @property
+    def setting_digests(self) -> dict[str, str]:
+        """A digest of each setting that decides which samples come and what they hold, without functions."""
+        stored = self._dataset.stored
+        rows = None if stored.is_whole else stored.numbers
+        return setting_digests(stored.described, stored.source, rows, stored.sample_type)
 
     def foresee_order(self, foresight: ReadSchedule) -> PrefetchedSource | None:
         """Fetch far shards by blocks ahead of reading; see ``shard.SampleWindow``.
@@ -90,35 +86,35 @@ class DatasetSource:
         )
         self._windows = (*self._windows, window)
         window.go_on()
-        return _Open(self, window)
+        return _OpenWindow(self, window)
 
     @contextlib.contextmanager
-    def _reading(self, numbers: Int64) -> Iterator[None]:
-        """Tell those who fetch ahead what is read."""
+    def _reading(self, numbers: IntArray) -> Iterator[None]:
+        """Tell the prefetch windows which samples are read."""
         with contextlib.ExitStack() as stack:
             for window in self._windows:
                 stack.enter_context(window.reading(numbers))
             yield
 
-    def read(self, numbers: Int64) -> list[Any]:
+    def read(self, numbers: IntArray) -> list[Any]:
         """The samples at these positions, as stored."""
         if not self._windows:
             return self._read(numbers)
         with self._reading(numbers):
             return self._read(numbers)
 
-    def _read(self, numbers: Int64) -> list[Any]:
+    def _read(self, numbers: IntArray) -> list[Any]:
         columns = self._columns(self._rows(numbers))
         if columns is None:
             return self._dataset.stored_at(numbers)
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
-    def _rows(self, numbers: Int64) -> Int64:
+    def _rows(self, numbers: IntArray) -> IntArray:
         """The numbers of these samples in the source."""
         return numbers if self._dataset.is_whole else self._dataset.numbers[numbers]
 
     def hold(self, most_bytes: int) -> None:
-        """Keep near shards in memory as they are read, if they take no more than this: see ``shard.Resident``."""
+        """Keep local shards in memory as they are read, if they fit in ``most_bytes``; see `ShardMemoryCache`."""
         source = self._dataset.source
         if self._resident is not None or not isinstance(source, ShardSource) or not self.geometry().local:
             return
@@ -127,19 +123,19 @@ class DatasetSource:
         self.__dict__.pop("_payloads", None)
         self.__dict__.pop("_plain_fields", None)
 
-    def read_batch(self, numbers: Int64, ragged: Ragged) -> Any | None:
+    def read_batch(self, numbers: IntArray, ragged: Ragged) -> Any | None:
         """Typed samples are gathered from their payloads, images of one size decoded into place.
 
         Fields of plain samples are taken from shards in memory. None for others.
         """
-        if not self._windows or (self._payloads is None and not self._fills):
+        if not self._windows or (self._payloads is None and not self._has_sized_images):
             return self._read_batch(numbers, ragged)  # what is None is read otherwise, and counted then
         with self._reading(numbers):
             return self._read_batch(numbers, ragged)
 
-    def _read_batch(self, numbers: Int64, ragged: Ragged) -> Any | None:
+    def _read_batch(self, numbers: IntArray, ragged: Ragged) -> Any | None:
         rows = self._rows(numbers)
-        if self._fills:
+        if self._has_sized_images:
             dataset = self._dataset
             samples = dataset._reader.read(rows, dataset._fields, WithoutSized(dataset._decoders))  # noqa: SLF001
             return filled_batch(samples, dataset._decoders, ragged)  # noqa: SLF001 - one package
@@ -153,7 +149,7 @@ class DatasetSource:
             batch.column(name)
         return batch
 
-    def foresee(self, numbers: Int64, *, batched: bool) -> ReadCost | None:
+    def estimate_reads(self, numbers: IntArray, *, batched: bool) -> ReadCost | None:
         """What reading these samples asks of the store, as a batch or one by one; None where nobody knows."""
         reader = self._dataset._reader  # noqa: SLF001 - one package
         if not isinstance(reader, ShardSource):
@@ -163,7 +159,7 @@ class DatasetSource:
             return estimate_reads(reader, rows, raw=PAYLOAD)
         return estimate_reads(reader, rows, self._dataset._fields)
 
-    def foresee_held(self, batches: Iterable[Int64], most_bytes: int) -> tuple[ReadCost, int] | None:
+    def estimate_cached_reads(self, batches: Iterable[IntArray], most_bytes: int) -> tuple[ReadCost, int] | None:
         """What batches one after the other ask of the store where shards are kept in memory, and the bytes of those.
 
         None where they are not kept, or nothing is taken from there.
@@ -172,7 +168,13 @@ class DatasetSource:
         source, dataset = self._dataset.source, self._dataset
         names = self._plain_fields if self._payloads is None else (PAYLOAD,)
         large = self._payloads is not None and (self.geometry().mean_bytes or 0) >= _LARGE_BYTES
-        if self._resident is None or not isinstance(source, ShardSource) or names is None or large or self._fills:
+        if (
+            self._resident is None
+            or not isinstance(source, ShardSource)
+            or names is None
+            or large
+            or self._has_sized_images
+        ):
             return None
         rows = (numbers if dataset.is_whole else dataset.numbers[numbers] for numbers in batches)
         first = next(rows, np.empty(0, np.int64))
@@ -182,13 +184,13 @@ class DatasetSource:
         return (reads + estimate_reads(source, first[:1], raw=PAYLOAD) if looked else reads), held
 
     @functools.cached_property
-    def _fills(self) -> bool:
+    def _has_sized_images(self) -> bool:
         """Whether samples are dicts, read from shards, with images that are decoded to one size."""
         dataset = self._dataset
         plain = dataset._reading.convert is None and isinstance(dataset.source, ShardSource)  # noqa: SLF001
         return plain and dataset.described.spec.has_sizes
 
-    def _columns(self, rows: Int64) -> dict[str, list[Any]] | None:
+    def _columns(self, rows: IntArray) -> dict[str, list[Any]] | None:
         """Plain samples as columns; None where they are not in memory or not alike, or one fails: reading it tells."""
         names, held = self._plain_fields, self._resident
         if names is None or held is None:
@@ -238,10 +240,10 @@ class DatasetSource:
         source = self._dataset.source
         if not isinstance(source, ShardSource):
             return SourceLayout(np.array([0, len(self)], np.int64))
-        local = all(scheme_of(ref.url) in _NEAR for ref in source.shards)
+        local = all(scheme_of(ref.url) in _LOCAL_SCHEMES for ref in source.shards)
         return SourceLayout(self._shard_starts(source), _mean_bytes(source), local)
 
-    def _shard_starts(self, source: ShardSource) -> Int64:
+    def _shard_starts(self, source: ShardSource) -> IntArray:
         """Of a view in the source's order, where each shard's samples begin in it; else one run of all."""
         if self._dataset.is_whole:
             return source.starts
@@ -250,7 +252,7 @@ class DatasetSource:
         return np.searchsorted(rows, source.starts).astype(np.int64) if in_order else np.array([0, len(rows)], np.int64)
 
 
-class _Open:
+class _OpenWindow:
     """A window of a source, until it is closed."""
 
     def __init__(self, source: DatasetSource, window: SampleWindow) -> None:
@@ -284,14 +286,14 @@ def filled_batch(samples: list[Sample], decoders: Decoders, ragged: Ragged) -> A
     batch = collate(samples, ragged)
     sized = [name for name in batch if name in decoders and isinstance(decoders[name], SizedDecoder)]
     for name in sized:
-        batch[name] = _column(batch[name], samples, decoders[name])
+        batch[name] = _decode_column(batch[name], samples, decoders[name])
     return batch
 
 
-def _column(values: list[Buffer | None], samples: list[Sample], decoder: Any) -> Any:
+def _decode_column(values: list[Buffer | None], samples: list[Sample], decoder: Any) -> Any:
     """One array; a list where some samples have no such field."""
     present = [place for place, value in enumerate(values) if value is not None]
-    column, decode_into, place = _rows(len(present), decoder), decoder.decode_into, 0
+    column, decode_into, place = _empty_rows(len(present), decoder), decoder.decode_into, 0
     try:
         for row, place in zip(column, present, strict=True):
             decode_into(values[place], row)
@@ -304,7 +306,7 @@ def _column(values: list[Buffer | None], samples: list[Sample], decoder: Any) ->
     return [rows.get(place) for place in range(len(values))]
 
 
-def _rows(count: int, decoder: SizedDecoder) -> npt.NDArray[Any]:
-    """Memory for so many values: used again when nobody holds an earlier batch."""
+def _empty_rows(count: int, decoder: SizedDecoder) -> npt.NDArray[Any]:
+    """An array for ``count`` values, in memory of earlier batches that are no longer used."""
     size = count * math.prod(decoder.shape) * decoder.dtype.itemsize
     return shared_buffers().empty(size).view(decoder.dtype).reshape(count, *decoder.shape)

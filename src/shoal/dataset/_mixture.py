@@ -1,4 +1,4 @@
-"""Datasets mixed by weight: exact proportions, in every part of an epoch."""
+"""Mixtures: several datasets as one, in exact proportions in every part of an epoch."""
 
 # ruff: noqa: SLF001 - one dataset is made of others
 
@@ -10,13 +10,14 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
-import numpy.typing as npt
 
+from shoal._typing import IntArray
 from shoal.errors import OptionError
-from shoal.load import LoaderOptions
-from shoal.order import GlobalShuffle, Mix, Mixed, Order, Sequential
+from shoal.load._options import LoaderOptions
+from shoal.order._mixture import Mix, Mixed
+from shoal.order._orders import GlobalShuffle, Order, Sequential
 
-from ._base import Core
+from ._base import DatasetBase
 from ._combine import concat
 from ._description import Step
 from ._loader_source import DatasetSource
@@ -24,20 +25,19 @@ from ._loader_source import DatasetSource
 if TYPE_CHECKING:
     from ._dataset import Dataset
 
-__all__ = ["MixedSource", "Mixing", "Mixture", "mix"]
+__all__ = ["MixedSource", "Mixture", "MixtureMethods", "mix"]
 
 T = TypeVar("T")
 Weight = float | int | Fraction
-Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """How a dataset was mixed: what a loader needs to go on for ever, and to shuffle each part by itself."""
+    """How a dataset was mixed, for loaders, which continue past its length and shuffle each part separately."""
 
     mix: Mix
     length: int | None
-    rows: Int64 | None
+    rows: IntArray | None
     """The numbers of all samples, one part after the other; None where they are those of the source."""
 
     def order(self, shuffle: bool) -> Mixed:
@@ -65,8 +65,8 @@ class MixedSource(DatasetSource):
         return mixture.order(options.shuffle)
 
 
-class Mixing(Core[T]):
-    """``mix``."""
+class MixtureMethods(DatasetBase[T]):
+    """`mix`, as a method of `Dataset`."""
 
     def mix(
         self,
@@ -99,7 +99,7 @@ def mix(
 
     Raises OptionError for weights that do not fit the datasets.
 
-    Example:
+    Examples:
         >>> import shoal
         >>> for name, count in (("a", 6), ("b", 3)):
         ...     with shoal.ShardWriter(f"memory://doc/mix/{name}/x-%06d.tar") as writer:
@@ -116,8 +116,8 @@ def mix(
         raise OptionError("there is nothing to mix", expected="at least one dataset")
     whole = concat(parts) if len(parts) > 1 else parts[0]
     counts = tuple(len(part) for part in parts)
-    shares = counts if weights is None else _weights(weights)
-    planned = Mix(counts, shares, seed, tuple((start, _weights(chosen)) for start, chosen in stages))
+    shares = counts if weights is None else _python_numbers(weights)
+    planned = Mix(counts, shares, seed, tuple((start, _python_numbers(chosen)) for start, chosen in stages))
     mixture = Mixture(planned, length, None if whole.is_whole else whole.numbers)
     order = mixture.order(shuffle=False)
     positions = order.samples(np.arange(order.length, dtype=np.int64))
@@ -126,8 +126,8 @@ def mix(
     return cast("Dataset[T]", made)
 
 
-def _weights(given: Sequence[Weight]) -> tuple[Weight, ...]:
-    """Numbers of NumPy's as Python's: they go into states, which are JSON."""
+def _python_numbers(given: Sequence[Weight]) -> tuple[Weight, ...]:
+    """Weights without NumPy's number types: they are part of loader states, which are JSON."""
     if isinstance(given, Mapping):
         raise OptionError("weights are a list, one for each dataset", expected="such as [3, 1]", found=repr(given))
     return tuple(weight.item() if isinstance(weight, np.generic) else weight for weight in given)

@@ -1,8 +1,8 @@
 """`with_format` and `with_transform`: samples as arrays, tensors or tables.
 
-Whole numbers become 64 bits wide and fractions 32, but arrays of 8 bits stay so: they are images. Texts, bytes and None
-stay as they are. Lists become arrays, dicts dicts of arrays. In a column, values of one shape become one array, and a
-None among numbers is not a number.
+Integers become int64 and floats float32, except that uint8 arrays, which are images, stay uint8. Strings, bytes and
+None stay as they are. Lists become arrays, dicts become dicts of arrays. In a column, values of one shape become one
+array, and None among numbers becomes NaN.
 """
 
 from __future__ import annotations
@@ -12,25 +12,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from shoal.codec import Framework, framework, framework_of
+from shoal._typing import AnyArray
+from shoal.codec._frameworks import Framework, framework, framework_of
 from shoal.errors import OptionError
 
-from ._columns import ColumnSelection, arrow_table, columns_of_sample, data_frame
+from ._column_stages import ColumnSelection, columns_of_sample
+from ._columns import arrow_table, data_frame
 from ._description import Stage
 
 __all__ = ["Formatting", "format_named", "format_of"]
 
 Columns = dict[str, list[Any]]
-Array = npt.NDArray[Any]
-
-
-# --------------------------------------------------------------------------------------------- what a dataset hands out
-
-
-# A format is the last step of a dataset, so that a slice can be formatted as one batch; see ``format_of``.
-
 FORMATS: dict[str | None, str | None] = {
     **dict.fromkeys((None, "python"), None),
     **dict.fromkeys(("arrow", "pa", "pyarrow"), "arrow"),
@@ -46,7 +39,10 @@ _TABLES = {"arrow": arrow_table, "pandas": data_frame}
 
 @dataclass(frozen=True, slots=True)
 class Formatting:
-    """The last step of a formatted dataset: one sample as a row, or several as a batch."""
+    """The last stage of a formatted dataset: one sample as a row, or several as a batch.
+
+    It is always the last one, so that a slice can be formatted as one batch.
+    """
 
     kind: str | None = None
     columns: tuple[str, ...] | None = None
@@ -63,7 +59,7 @@ class Formatting:
 
     def batch(self, samples: list[Any], names: tuple[str, ...] | None) -> Any:
         """Several samples as one batch; ``names`` are the columns, where they are known."""
-        columns = _gathered([columns_of_sample(sample) for sample in samples], names)
+        columns = _to_columns([columns_of_sample(sample) for sample in samples], names)
         chosen = {name: values for name, values in columns.items() if self._is_formatted(name)}
         rest = {name: values for name, values in columns.items() if name not in chosen}
         return self._with_rest(self._columns(chosen), rest)
@@ -97,7 +93,7 @@ class Formatting:
     def _tensors(self) -> Tensors | None:
         if self.kind is None:
             return None
-        made = ARRAYS if self.kind == "numpy" else of_framework(framework(self.kind))  # type: ignore[arg-type]
+        made = NUMPY_TENSORS if self.kind == "numpy" else framework_tensors(framework(self.kind))  # type: ignore[arg-type]
         return replace(made, options=dict(self.options)) if self.options else made
 
     def needs(self, wanted: ColumnSelection) -> ColumnSelection:
@@ -131,7 +127,7 @@ def format_named(name: str | None) -> str | None:
     return kind
 
 
-def _gathered(samples: list[dict[str, Any]], names: tuple[str, ...] | None) -> Columns:
+def _to_columns(samples: list[dict[str, Any]], names: tuple[str, ...] | None) -> Columns:
     """Samples column by column; None where a sample lacks one."""
     found = dict.fromkeys(names or ()) if not samples else dict.fromkeys(name for one in samples for name in one)
     return {name: [sample.get(name) for sample in samples] for name in found}
@@ -143,16 +139,13 @@ def _first_row(batch: Any) -> dict[str, Any]:
     return {name: values[0] for name, values in batch.items()}
 
 
-# ------------------------------------------------------------------------------ values of samples as arrays and tensors
-
-
 @dataclass(frozen=True, slots=True)
 class Tensors:
     """One kind of arrays, and how values become them."""
 
     number: Callable[[Any, dict[str, Any]], Any]
     """One number outside of any array."""
-    array: Callable[[Array, dict[str, Any]], Any]
+    array: Callable[[AnyArray, dict[str, Any]], Any]
     together: Callable[[list[Any]], Any]
     """Several results as one column."""
     text: Callable[[Any], Any]
@@ -172,25 +165,25 @@ class Tensors:
             return {name: self.value(part) for name, part in value.items()}
         if isinstance(value, (list, tuple)):
             return self.column(value)
-        return self._whole(value)
+        return self._from_array(value)
 
     def column(self, values: Sequence[Any]) -> Any:
         """Several values: one array where they are of one shape, else what ``together`` makes of them."""
         held = list(values)
         if _are_numbers(held):
-            return self.array(_numbers(held), self.options)
+            return self.array(_number_array(held), self.options)
         if held and all(isinstance(value, (str, bytes)) for value in held):
             return self.texts(held)
-        return self.together([self.value(value) for value in _typed_alike(held)])
+        return self.together([self.value(value) for value in _type_empty_lists(held)])
 
-    def _whole(self, value: Any) -> Any:
-        """What is an array already, or can be one."""
+    def _from_array(self, value: Any) -> Any:
+        """A value that is an array, or can be converted to one."""
         array = _as_array(value)
         if array is None:
             return value
         if array.dtype == object or array.dtype.kind in "US":
             return self.column(array.tolist())
-        if self.channels_first and hasattr(value, "getbands"):  # a Pillow image; arrays are as their maker wanted them
+        if self.channels_first and hasattr(value, "getbands"):  # a Pillow image; arrays keep their layout
             array = (array[:, :, np.newaxis] if array.ndim == 2 else array).transpose((2, 0, 1))
         return self.array(array, self.options)
 
@@ -203,29 +196,26 @@ def _are_numbers(values: list[Any]) -> bool:
     return all(issubclass(kind, (int, float, np.number)) and kind is not bool for kind in kinds)
 
 
-def _typed_alike(values: list[Any]) -> list[Any]:
-    """The same, with lists of nothing as arrays of what the other lists hold."""
+def _type_empty_lists(values: list[Any]) -> list[Any]:
+    """The values, with empty lists as arrays of the dtype of the others."""
     if not all(isinstance(value, list) for value in values) or [] not in values:
         return values
     full = next((value for value in values if value and _are_numbers(value)), [0.0])
-    return [value or _numbers(full)[:0] for value in values]
+    return [value or _number_array(full)[:0] for value in values]
 
 
-def _numbers(values: list[Any]) -> Array:
+def _number_array(values: list[Any]) -> AnyArray:
     return np.asarray([np.nan if value is None else value for value in values] if None in values else values)
 
 
-def _as_array(value: Any) -> Array | None:
+def _as_array(value: Any) -> AnyArray | None:
     if (of := framework_of(value)) is not None and of.name == "torch":
         return np.asarray(value.detach().cpu().numpy())
     # Pillow's images have the second only.
     return np.asarray(value) if hasattr(value, "__array__") or hasattr(value, "__array_interface__") else None
 
 
-# --------------------------------------------------------------------------------------------------------------- numpy
-
-
-def _usual(array: Array, options: dict[str, Any]) -> Array:
+def _with_default_dtype(array: AnyArray, options: dict[str, Any]) -> AnyArray:
     dtype: Any = None
     if np.issubdtype(array.dtype, np.integer) and array.dtype != np.uint8:
         dtype = np.int64
@@ -234,39 +224,37 @@ def _usual(array: Array, options: dict[str, Any]) -> Array:
     return np.asarray(array, **{"dtype": dtype, **options})
 
 
-def _stacked(values: list[Any]) -> Array:
+def _stack_or_objects(values: list[Any]) -> AnyArray:
     first: Any = values[0] if values else None
     arrays = bool(values) and all(isinstance(value, (np.ndarray, np.generic)) for value in values)
     if arrays and all(value.shape == first.shape and value.dtype == first.dtype for value in values):
         return np.stack(values)
-    return _objects(values)
+    return _object_array(values)
 
 
-def _objects(values: list[Any]) -> Array:
-    out: Array = np.empty(len(values), dtype=object)
+def _object_array(values: list[Any]) -> AnyArray:
+    out: AnyArray = np.empty(len(values), dtype=object)
     for at, value in enumerate(values):
         out[at] = value
     return out
 
 
-def _texts(values: list[Any]) -> Array:
+def _string_array(values: list[Any]) -> AnyArray:
     # An array of bytes would lose the zeros at their ends, so these stay objects.
-    return np.asarray(values) if all(isinstance(value, str) for value in values) else _objects(values)
+    return np.asarray(values) if all(isinstance(value, str) for value in values) else _object_array(values)
 
 
-ARRAYS = Tensors(
+NUMPY_TENSORS = Tensors(
     number=lambda value, options: np.asarray(value, **options)[()],
-    array=_usual,
-    together=_stacked,
+    array=_with_default_dtype,
+    together=_stack_or_objects,
     text=lambda text: text,
-    texts=_texts,
+    texts=_string_array,
 )
 """NumPy's arrays."""
 
-# ---------------------------------------------------------------------------------------------------------- frameworks
 
-
-def of_framework(of: Framework) -> Tensors:
+def framework_tensors(of: Framework) -> Tensors:
     """A framework's tensors."""
 
     def text(value: Any) -> Any:

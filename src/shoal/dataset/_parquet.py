@@ -1,4 +1,4 @@
-"""Parquet files, written from a dataset and read into shards."""
+"""Write a dataset as a Parquet file, and shards from Parquet files."""
 
 from __future__ import annotations
 
@@ -12,28 +12,33 @@ import numpy as np
 import pyarrow as pa
 
 from shoal import schema
-from shoal.codec import codec_for, encode_npy
+from shoal.codec._arrays import encode_npy
+from shoal.codec._registry import codec_for
 from shoal.errors import FieldError, FormatError, OptionError, ShoalError, WriteError
-from shoal.sample import DictSample, class_from_schema, is_record, pack, schema_of, unpack
-from shoal.schema import FieldType, Schema, schema_to_json
-from shoal.shard import ShardWriter
-from shoal.store import ObjectReader, ObjectWriter, expand_pattern, store_for
+from shoal.sample._annotations import is_record, schema_of
+from shoal.sample._class_factory import class_from_schema
+from shoal.sample._dict_sample import DictSample
+from shoal.sample._packable import pack, unpack
+from shoal.schema._json_schema import schema_to_json
+from shoal.schema._schema import Schema
+from shoal.schema._types import FieldType
+from shoal.shard._writer import ShardWriter
+from shoal.store._base import ObjectReader, ObjectWriter
+from shoal.store._pattern import expand_pattern
+from shoal.store._registry import store_for
 
 from ._append import is_numbered, shard_pattern
 from ._arrow_batches import KEY, Layout, layout_of_schema
 from ._arrow_types import ABSENT, Column, form_of_type, from_arrow
+from ._description import PathLike
 
 __all__ = ["shards_from_parquet", "write_parquet"]
 
 Row = dict[str, Any]
-PathLike = str | os.PathLike[str]
-Stored = Callable[[Row], Mapping[str, Any]]
+RowEncoder = Callable[[Row], Mapping[str, Any]]
 
 
-# -------------------------------------------------------------------------------------------------------- Parquet files
-
-
-class _Target(io.RawIOBase):
+class _WriterFile(io.RawIOBase):
     """An object being written, as the file that pyarrow expects."""
 
     def __init__(self, writer: ObjectWriter) -> None:
@@ -53,7 +58,7 @@ class _Target(io.RawIOBase):
         return self._size
 
 
-class _ObjectFile(io.RawIOBase):
+class _ReaderFile(io.RawIOBase):
     """A stored object, as the file that pyarrow expects."""
 
     def __init__(self, reader: ObjectReader) -> None:
@@ -99,10 +104,10 @@ def write_parquet(batches: Iterable[pa.RecordBatch], empty: pa.Schema, url: str,
     try:
         for batch in batches:
             if file is None:
-                file = pq.ParquetWriter(_Target(writer), batch.schema, compression=compression or "none")
+                file = pq.ParquetWriter(_WriterFile(writer), batch.schema, compression=compression or "none")
             file.write_batch(batch, row_group_size=max(1, batch.num_rows))
             rows += batch.num_rows
-        file = file or pq.ParquetWriter(_Target(writer), empty, compression=compression or "none")
+        file = file or pq.ParquetWriter(_WriterFile(writer), empty, compression=compression or "none")
         file.close()
         writer.commit()
     except BaseException:
@@ -112,7 +117,7 @@ def write_parquet(batches: Iterable[pa.RecordBatch], empty: pa.Schema, url: str,
 
 
 def read_parquet(
-    path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], columns: Sequence[str] | None, batch_size: int
+    path: PathLike | Iterable[PathLike], columns: Sequence[str] | None, batch_size: int
 ) -> tuple[Layout, Iterator[list[Row]]]:
     """What Parquet files hold, and their rows, some at a time. All files must have the columns of the first.
 
@@ -121,8 +126,8 @@ def read_parquet(
         FormatError: One is not a Parquet file, or has other columns.
         FieldError: ``columns`` names one that the files do not have.
     """
-    urls = [url for one in expand_pattern(path) for url in _files_in(one)]
-    with _Opened(urls[0]) as first:
+    urls = [url for one in expand_pattern(path) for url in _parquet_files(one)]
+    with _ParquetFile(urls[0]) as first:
         schema = first.schema
     layout = layout_of_schema(schema)
     for name in columns or ():
@@ -133,7 +138,7 @@ def read_parquet(
     return chosen, _rows(urls, schema, chosen, batch_size)
 
 
-def _files_in(url: str) -> list[str]:
+def _parquet_files(url: str) -> list[str]:
     store = store_for(url)
     if not store.is_folder(url):
         return [url]
@@ -143,7 +148,7 @@ def _files_in(url: str) -> list[str]:
     return found
 
 
-class _Opened:
+class _ParquetFile:
     """A Parquet file, open."""
 
     def __init__(self, url: str) -> None:
@@ -152,7 +157,7 @@ class _Opened:
     def __enter__(self) -> Self:
         import pyarrow.parquet as pq
 
-        self._object = _ObjectFile(store_for(self._url).open(self._url))
+        self._object = _ReaderFile(store_for(self._url).open(self._url))
         try:
             self._file = pq.ParquetFile(self._object)
         except pa.ArrowException as error:
@@ -175,33 +180,30 @@ class _Opened:
 
 def _rows(urls: list[str], schema: pa.Schema, layout: Layout, batch_size: int) -> Iterator[list[Row]]:
     for url in urls:
-        with _Opened(url) as file:
+        with _ParquetFile(url) as file:
             if not file.schema.equals(schema):
                 raise FormatError(
                     "the files are not of one table", expected=str(schema.names), found=f"{url}: {file.schema.names}"
                 )
             for batch in file.batches(batch_size, list(layout.columns)):
-                yield rows_of(batch, layout)
+                yield _batch_rows(batch, layout)
 
 
-def rows_of(batch: pa.RecordBatch, layout: Layout) -> list[Row]:
+def _batch_rows(batch: pa.RecordBatch, layout: Layout) -> list[Row]:
     """The rows of a batch, as dicts of values."""
-    columns = [_values(layout.columns[name], batch.column(name)) for name in layout.columns]
+    columns = [_column_values(layout.columns[name], batch.column(name)) for name in layout.columns]
     names = list(layout.columns)
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)] if columns else []
 
 
-def _values(column: Column, array: pa.Array) -> list[Any]:
+def _column_values(column: Column, array: pa.Array) -> list[Any]:
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if pa.types.is_decimal(array.type):
-        array = array.cast(pa.string())  # numbers of that many digits are no floats
+        array = array.cast(pa.string())  # a float would lose digits
     if array.type != column.form.type:
         column = Column(form_of_type(array.type), column.nulls)
     return from_arrow(column, array)
-
-
-# ----------------------------------------------------------------------------------------- Parquet files in, shards out
 
 
 def shards_from_parquet(
@@ -215,6 +217,7 @@ def shards_from_parquet(
     max_bytes: int | None,
     compression: str | None,
     overwrite: bool,
+    append: bool,
     batch_size: int,
 ) -> tuple[list[str], type[Any] | None]:
     """Write what Parquet files hold as shards. Returns their URLs, and the samples' type where they have one."""
@@ -223,7 +226,7 @@ def shards_from_parquet(
     kind = sample_type
     if kind is None and layout.style == "typed" and layout.schema is not None and not isinstance(columns, Mapping):
         kind = class_from_schema(layout.schema)
-    stored = _stored(layout, kind, columns if isinstance(columns, Mapping) else None)
+    stored = _row_encoder(layout, kind, columns if isinstance(columns, Mapping) else None)
     pattern = shard_pattern(os.fspath(output), max_samples, max_bytes)
     writer = ShardWriter(
         pattern,
@@ -232,10 +235,11 @@ def shards_from_parquet(
         compression=compression,
         schema=schema_to_json(schema_of(kind)) if kind is not None else None,
         overwrite=overwrite,
+        append=append,
     )
     with writer:
         for name, row in _keyed(runs, layout, key):
-            writer.write((name, _written(name, row, stored)))
+            writer.write((name, _encode_row(name, row, stored)))
     return writer.urls, kind
 
 
@@ -254,53 +258,55 @@ def _keyed(runs: Iterator[list[Row]], layout: Layout, key: str | None) -> Iterat
             number += 1
 
 
-def _written(key: str, row: Row, stored: Stored) -> Mapping[str, Any]:
+def _encode_row(key: str, row: Row, stored: RowEncoder) -> Mapping[str, Any]:
     try:
         return stored({name: value for name, value in row.items() if value is not ABSENT})
     except ShoalError as error:
         raise error.at(key=key) from error.__cause__
 
 
-def _stored(layout: Layout, kind: type[Any] | None, fields: Mapping[str, str] | None) -> Stored:
-    """What makes of a row what is written."""
+def _row_encoder(layout: Layout, kind: type[Any] | None, fields: Mapping[str, str] | None) -> RowEncoder:
+    """The function that turns a row into the fields of a sample."""
     if fields is not None:
         if kind is not None:
             raise OptionError("a typed sample is one field", expected="a list of columns", found="a mapping")
-        return lambda row: {field: _member(row[name]) for name, field in fields.items() if row.get(name) is not None}
+        return lambda row: {
+            field: _member_value(row[name]) for name, field in fields.items() if row.get(name) is not None
+        }
     if kind is not None:
         if not is_record(kind):
             raise OptionError("samples of this type cannot be made of rows", found=kind.__name__, hint="use @packable")
         of, foreign = schema_of(kind), layout.style == "foreign"
-        return lambda row: {"msgpack": pack(unpack(kind, _encode(_arranged(row, of) if foreign else row)))}
+        return lambda row: {"msgpack": pack(unpack(kind, _encode_payload(_with_arrays(row, of) if foreign else row)))}
     if layout.style == "dict":
-        return lambda row: {name: _encoded(name, value) for name, value in row.items() if name != KEY}
+        return lambda row: {name: _encode_json_string(name, value) for name, value in row.items() if name != KEY}
     return lambda row: {"msgpack": DictSample({name: value for name, value in row.items() if name != KEY}).packed}
 
 
-def _encoded(field: str, value: Any) -> Any:
-    """A value as its writer takes it, who would take a text for JSON that is encoded already."""
+def _encode_json_string(field: str, value: Any) -> Any:
+    """A value for `ShardWriter`, which takes a str in a JSON field for encoded JSON."""
     codec = codec_for(field) if type(value) is str else None
     return msgspec.json.encode(value) if codec is not None and codec.name == "json" else value
 
 
-def _member(value: Any) -> Any:
-    """A cell as a member: an image of a Hugging Face table is a struct of its bytes and its name."""
+def _member_value(value: Any) -> Any:
+    """A cell as a member. Images in tables of Hugging Face are structs of bytes and path."""
     if isinstance(value, dict) and set(value) == {"bytes", "path"} and isinstance(value["bytes"], bytes):
         return value["bytes"]
     return value
 
 
-def _plain(value: Any) -> Any:
+def _encode_array(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return encode_npy(value)
     raise TypeError(type(value).__name__)
 
 
-_encode = msgspec.msgpack.Encoder(enc_hook=_plain).encode
+_encode_payload = msgspec.msgpack.Encoder(enc_hook=_encode_array).encode
 
 
-def _arranged(row: Row, of: Schema) -> Row:
-    """A row of another writer's table, with arrays where the schema has them."""
+def _with_arrays(row: Row, of: Schema) -> Row:
+    """A row of a table that shoal did not write, with arrays where the schema has them."""
     return {name: _as_arrays(value, of[name].type) if name in of else value for name, value in row.items()}
 
 
@@ -313,11 +319,11 @@ def _as_arrays(value: Any, hint: FieldType) -> Any:
         case schema.Array() if isinstance(value, list):
             return np.asarray(value, _dtype(hint))
         case schema.Image() | schema.Audio():
-            return _member(value)
+            return _member_value(value)
         case schema.ListType(inner) if isinstance(value, list):
             return [_as_arrays(item, inner) for item in value]
         case schema.RecordType(inner) if isinstance(value, dict):
-            return _arranged(value, inner)
+            return _with_arrays(value, inner)
     return value
 
 

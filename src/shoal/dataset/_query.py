@@ -1,4 +1,7 @@
-"""Conditions: `F`, and the tree of frozen values that it builds."""
+"""Conditions over metadata columns: `F`, and the expression tree that it and the parser build.
+
+The nodes are frozen values. They can be written as SQL, and their column names resolved against those of a dataset.
+"""
 
 from __future__ import annotations
 
@@ -40,18 +43,11 @@ __all__ = [
 ]
 
 Constant: TypeAlias = bool | int | Decimal | float | str | None
-
-
-# ------------------------------------------------------------------------------- a condition as a tree of frozen values
-
-
 KEYWORDS = frozenset({"and", "or", "not", "in", "between", "like", "ilike", "is", "null", "true", "false"})
-MOST_DIGITS = 38
+MAX_DIGITS = 38
 """What SQL's exact numbers hold; a literal with more digits is a double."""
 _BARE_NAME = re.compile(r"[^\W\d]\w*(?:\.\w+)*")
-_EXCERPT = 72
-
-# ------------------------------------------------------------------------------------------------------------ the tree
+_EXCERPT_CHARS = 72
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +82,10 @@ class Expression:
         return Not(self)
 
     def __bool__(self) -> bool:
-        raise no_truth()
+        raise truth_value_error()
 
     def __str__(self) -> str:
-        return _written(self, _name)
+        return _to_sql(self, _format_name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,28 +174,25 @@ def _parts(kind: type[And | Or], expression: Expression) -> tuple[Expression, ..
     return expression.parts if isinstance(expression, And | Or) and type(expression) is kind else (expression,)
 
 
-# ------------------------------------------------------------------------------------------------------------- as text
-
-
 def sql_of(expression: Expression) -> str:
     """The condition as SQL, every name quoted: the right of a WHERE over a table with these columns.
 
-    Example:
+    Examples:
         >>> print(sql_of(Compare(Column("json.width"), ">=", Literal(512)) & In(Column("label"), (Literal("it's"),))))
         "json.width" >= 512 and "label" in ('it''s')
     """
-    return _written(expression, _quoted)
+    return _to_sql(expression, _quote_name)
 
 
-def _quoted(name: str) -> str:
+def _quote_name(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _name(name: str) -> str:
-    return name if _BARE_NAME.fullmatch(name) and name.lower() not in KEYWORDS else _quoted(name)
+def _format_name(name: str) -> str:
+    return name if _BARE_NAME.fullmatch(name) and name.lower() not in KEYWORDS else _quote_name(name)
 
 
-def _written(expression: Expression, name: Callable[[str], str], no: str = "") -> str:
+def _to_sql(expression: Expression, name: Callable[[str], str], no: str = "") -> str:
     """The text; ``no`` is "not " where the word belongs inside, as in ``x not in (1)``."""
     match expression:
         case Column(label):
@@ -211,7 +204,7 @@ def _written(expression: Expression, name: Callable[[str], str], no: str = "") -
         case Or(parts):
             return " or ".join(_bracketed(part, name, Or) for part in parts)
         case Not(In() | Between() | Like() | IsNull() as inner):
-            return _written(inner, name, "not ")
+            return _to_sql(inner, name, "not ")
         case Not(inner):
             return f"not {_bracketed(inner, name, And | Or)}"
         case _:
@@ -219,12 +212,12 @@ def _written(expression: Expression, name: Callable[[str], str], no: str = "") -
 
 
 def _bracketed(part: Expression, name: Callable[[str], str], kinds: Any) -> str:
-    return f"({_written(part, name)})" if isinstance(part, kinds) else _written(part, name)
+    return f"({_to_sql(part, name)})" if isinstance(part, kinds) else _to_sql(part, name)
 
 
 def _predicate(expression: Expression, name: Callable[[str], str], no: str) -> str:
     def atom(part: Expression) -> str:
-        return _written(part, name) if isinstance(part, Column | Literal) else f"({_written(part, name)})"
+        return _to_sql(part, name) if isinstance(part, Column | Literal) else f"({_to_sql(part, name)})"
 
     match expression:
         case Compare(left, operator, right):
@@ -263,7 +256,7 @@ def _double_text(value: float) -> str:
 
 def read_number(text: str) -> int | Decimal | float:
     """The number that a text without sign says: exact, unless it has an exponent or over 38 digits, as in SQL."""
-    if "e" in text.lower() or sum(map(str.isdigit, text)) > MOST_DIGITS:
+    if "e" in text.lower() or sum(map(str.isdigit, text)) > MAX_DIGITS:
         return float(text)
     return Decimal(text) if "." in text else int(text)
 
@@ -273,13 +266,10 @@ def negated(number: float | Decimal) -> int | Decimal | float:
     return number.copy_negate() if isinstance(number, Decimal) else -number
 
 
-# ------------------------------------------------------------------------------------------------------------- columns
-
-
 def columns_of(expression: Expression) -> set[str]:
     """The names of the columns in a condition, as they were written.
 
-    Example:
+    Examples:
         >>> sorted(columns_of(Compare(Column("width"), ">", Column("json.height"))))
         ['json.height', 'width']
     """
@@ -306,28 +296,28 @@ def resolve_columns(expression: Expression, available: Sequence[str]) -> Express
     Raises:
         QueryError: No column, or more than one, is meant; the error names those that come near.
 
-    Example:
+    Examples:
         >>> print(resolve_columns(Compare(Column("width"), ">=", Literal(512)), ["json.width", "json.label"]))
         json.width >= 512
     """
     known = dict.fromkeys(available)
-    return _renamed(expression, lambda column: replace(column, name=_resolved(column, known)))
+    return _rename_columns(expression, lambda column: replace(column, name=_resolve_name(column, known)))
 
 
-def _renamed(expression: Expression, rename: Callable[[Column], Column]) -> Expression:
+def _rename_columns(expression: Expression, rename: Callable[[Column], Column]) -> Expression:
     if isinstance(expression, Column):
         return rename(expression)
     changed: dict[str, Any] = {}
     for part in fields(expression):
         value = getattr(expression, part.name)
         if isinstance(value, Expression):
-            changed[part.name] = _renamed(value, rename)
+            changed[part.name] = _rename_columns(value, rename)
         elif isinstance(value, tuple):
-            changed[part.name] = tuple(_renamed(child, rename) for child in value)
+            changed[part.name] = tuple(_rename_columns(child, rename) for child in value)
     return replace(expression, **changed) if changed else expression
 
 
-def _resolved(column: Column, available: dict[str, None]) -> str:
+def _resolve_name(column: Column, available: dict[str, None]) -> str:
     if column.name in available:
         return column.name
     meant = [name for name in available if name.endswith(f".{column.name}")]
@@ -335,28 +325,28 @@ def _resolved(column: Column, available: dict[str, None]) -> str:
         return meant[0]
     if meant:
         raise query_error(
-            f"{_name(column.name)} may mean {_listed(meant, 'and')}", column.at, hint="write the whole name"
+            f"{_format_name(column.name)} may mean {_join_names(meant, 'and')}", column.at, hint="write the whole name"
         )
     raise query_error(
-        f"there is no column {_name(column.name)}", column.at, hint=_unknown_hint(column, list(available))
+        f"there is no column {_format_name(column.name)}", column.at, hint=_unknown_hint(column, list(available))
     )
 
 
 def _unknown_hint(column: Column, available: list[str]) -> str:
-    near = _near(column.name, available)
+    near = _similar_names(column.name, available)
     quoted = column.at is not None and column.at.text[column.at.start] == '"'
     as_text = f"text is written in single quotes: {_literal(column.name)}" if quoted or not near else ""
     there = (
-        f"perhaps {_listed(near, 'or')} was meant"
+        f"perhaps {_join_names(near, 'or')} was meant"
         if near
-        else f"there are {_listed(available, 'and')}"
+        else f"there are {_join_names(available, 'and')}"
         if available
         else "there are no columns"
     )
     return "; ".join(filter(None, (as_text, there)))
 
 
-def _near(name: str, available: list[str]) -> list[str]:
+def _similar_names(name: str, available: list[str]) -> list[str]:
     """Columns that a slip of the hand or of the shift key may have meant, best first."""
     forms: dict[str, list[str]] = {}
     for column in available:
@@ -367,13 +357,10 @@ def _near(name: str, available: list[str]) -> list[str]:
     return list(dict.fromkeys(column for match in matches for column in forms[match]))
 
 
-def _listed(names: list[str], word: str) -> str:
-    shown = [_name(name) for name in names[:8]]
+def _join_names(names: list[str], word: str) -> str:
+    shown = [_format_name(name) for name in names[:8]]
     last = f"{len(names) - 8} more" if len(names) > 8 else shown.pop()
     return f"{', '.join(shown)} {word} {last}" if shown else last
-
-
-# -------------------------------------------------------------------------------------------------------------- errors
 
 
 def query_error(
@@ -386,23 +373,20 @@ def query_error(
 
 def _pointer(at: Span) -> str:
     """The place, and the line around it with marks below: at most 72 characters of it."""
-    first = max(0, min(at.start - _EXCERPT // 2, len(at.text) - _EXCERPT))
-    line = "".join(" " if c.isspace() else c for c in at.text[first : first + _EXCERPT])
-    before, after = "..." if first else "", "..." if first + _EXCERPT < len(at.text) else ""
-    marks = max(1, min(at.stop, first + _EXCERPT) - at.start)
+    first = max(0, min(at.start - _EXCERPT_CHARS // 2, len(at.text) - _EXCERPT_CHARS))
+    line = "".join(" " if c.isspace() else c for c in at.text[first : first + _EXCERPT_CHARS])
+    before, after = "..." if first else "", "..." if first + _EXCERPT_CHARS < len(at.text) else ""
+    marks = max(1, min(at.stop, first + _EXCERPT_CHARS) - at.start)
     marked = " " * (len(before) + at.start - first) + "^" * marks
     return f"at character {at.start + 1}:\n    {before}{line}{after}\n    {marked}"
 
 
-def no_truth() -> QueryError:
+def truth_value_error() -> QueryError:
     """What Python's own `and`, `or`, `not` and chained comparisons on a condition meet."""
     return QueryError(
         "a condition is neither true nor false before it is run",
         hint="join with `&`, `|` and `~`, each comparison in parentheses",
     )
-
-
-# ------------------------------------------------------------------------------------- conditions by Python's operators
 
 
 class Field:
@@ -458,7 +442,7 @@ class Field:
         return Not(Column(self._name))
 
     def __bool__(self) -> bool:
-        raise no_truth()
+        raise truth_value_error()
 
     def isin(self, values: Iterable[object]) -> In:
         """Whether the value is one of these."""
@@ -548,7 +532,7 @@ def _constant(value: object) -> Literal:
 
 def _number(value: float | Decimal) -> int | Decimal | float:
     if isinstance(value, int):
-        return value if abs(value) < 10**MOST_DIGITS else _to_double(value)
+        return value if abs(value) < 10**MAX_DIGITS else _to_double(value)
     if math.isinf(value):
         return float(value)
     text = repr(value) if isinstance(value, float) else f"{value:f}"

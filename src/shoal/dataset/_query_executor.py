@@ -91,7 +91,7 @@ def run_where(expression: Expression, table: pa.Table) -> npt.NDArray[np.bool_]:
     Raises:
         QueryError: A name is not, or not only, one column's; or values are compared that are of different kinds.
 
-    Example:
+    Examples:
         >>> from shoal.dataset._query_parser import parse_where
         >>> table = pa.table({"json.width": [640, 320, None], "json.label": ["cat", "dog", "cat"]})
         >>> run_where(parse_where("width >= 512 or label = 'dog'"), table).tolist()
@@ -145,9 +145,6 @@ def _is_null(operand: Expression, table: pa.Table) -> Truth:
 def _null() -> Truth:
     # Made when needed: pyarrow's first scalar imports pandas, where that is installed, and importing shoal must not.
     return pa.scalar(None, pa.bool_())
-
-
-# -------------------------------------------------------------------------------------------------------------- values
 
 
 def _value(expression: Expression, table: pa.Table) -> _Value:
@@ -248,9 +245,6 @@ def _refused(value: _Value, problem: str, expected: str, hint: str | None) -> Ex
     return query_error(problem, value.source.at, expected=expected, found=str(value.source), hint=hint)
 
 
-# --------------------------------------------------------------------------------------------------------- comparisons
-
-
 def _compared(sign: str, left: _Value, right: _Value) -> Truth:
     if left.kind == "null" or right.kind == "null":
         return _null()
@@ -320,9 +314,6 @@ def _limits(kind: pa.DataType) -> tuple[int, int]:
 def _known(data: Any, truth: bool) -> Truth:
     """The same truth in every row that has a value."""
     return pc.if_else(pc.is_valid(data), pa.scalar(truth), _null())
-
-
-# ---------------------------------------------------------------------------------------------------- in a list, like
 
 
 def _in(value: _Value, *items: _Value) -> Truth:

@@ -91,32 +91,29 @@ def parse_where(text: str) -> Expression:
     Raises:
         QueryError: The text is not a condition; the error points at the first place where it is not.
 
-    Example:
+    Examples:
         >>> parse_where("width >= 512")
         Compare(left=Column(name='width'), operator='>=', right=Literal(value=512))
         >>> print(parse_where("NOT label == 'cat' OR (Size<>-1)"))
         not label = 'cat' or Size != -1
     """
-    cursor = _Cursor(_tokens(text))
+    cursor = _Cursor(_tokenize(text))
     if cursor.token.kind == "end":
         cursor.refuse("the condition is empty", expected="one such as width >= 512")
-    tree = _condition(_either(cursor))
+    tree = _condition(_parse_or(cursor))
     if cursor.token.kind != "end":
         _refuse_rest(cursor)
     return tree
 
 
-# -------------------------------------------------------------------------------------------------------------- tokens
-
-
-def _tokens(text: str) -> list[_Token]:
+def _tokenize(text: str) -> list[_Token]:
     tokens: list[_Token] = []
     at = 0
     while at < len(text):
         match = _TOKEN.match(text, at)
         if match is None or match.lastgroup == "foreign":
-            raise _unknown(text, at, match)
-        token = _Token(_kind(match), Span(text, at, match.end()))
+            raise _unknown_token_error(text, at, match)
+        token = _Token(_token_kind(match), Span(text, at, match.end()))
         if match.lastgroup != "space":
             _check_token(token, tokens)
             tokens.append(token)
@@ -124,13 +121,13 @@ def _tokens(text: str) -> list[_Token]:
     return [*tokens, _Token("end", Span(text, len(text.rstrip()), len(text.rstrip())))]
 
 
-def _kind(match: re.Match[str]) -> str:
+def _token_kind(match: re.Match[str]) -> str:
     group = str(match.lastgroup)
     word = match.group().lower()
     return word if group == "operator" or (group == "name" and word in KEYWORDS) else group
 
 
-def _unknown(text: str, at: int, match: re.Match[str] | None) -> Exception:
+def _unknown_token_error(text: str, at: int, match: re.Match[str] | None) -> Exception:
     if match is not None:
         found = match.group()
         return query_error(f"`{found}` is not part of a condition", Span(text, at, match.end()), hint=_HINTS.get(found))
@@ -159,7 +156,7 @@ def _encodable(text: str) -> bool:
 
 
 class _Cursor:
-    """Where the reading of the tokens stands."""
+    """Position in the tokens."""
 
     def __init__(self, tokens: list[_Token]) -> None:
         self._tokens = tokens
@@ -199,18 +196,15 @@ class _Cursor:
         raise query_error(problem, self.token.at, expected=expected, found=shown, hint=hint)
 
 
-# ------------------------------------------------------------------------------------------------------------- grammar
+def _parse_or(cursor: _Cursor) -> Expression:
+    return _parse_chain(cursor, "or", Or, _parse_and)
 
 
-def _either(cursor: _Cursor) -> Expression:
-    return _joined(cursor, "or", Or, _both)
+def _parse_and(cursor: _Cursor) -> Expression:
+    return _parse_chain(cursor, "and", And, _parse_not)
 
 
-def _both(cursor: _Cursor) -> Expression:
-    return _joined(cursor, "and", And, _negation)
-
-
-def _joined(cursor: _Cursor, word: str, kind: type[And | Or], part: Callable[[_Cursor], Expression]) -> Expression:
+def _parse_chain(cursor: _Cursor, word: str, kind: type[And | Or], part: Callable[[_Cursor], Expression]) -> Expression:
     start = cursor.token.at
     parts = [part(cursor)]
     while cursor.accept(word):
@@ -220,12 +214,12 @@ def _joined(cursor: _Cursor, word: str, kind: type[And | Or], part: Callable[[_C
     return kind(tuple(_condition(one, parts[0]) for one in parts), at=cursor.since(start))
 
 
-def _negation(cursor: _Cursor) -> Expression:
+def _parse_not(cursor: _Cursor) -> Expression:
     word = cursor.accept("not")
     if word is None:
-        return _predicate(cursor)
+        return _parse_predicate(cursor)
     cursor.deeper(1)
-    inner = _condition(_negation(cursor))
+    inner = _condition(_parse_not(cursor))
     cursor.deeper(-1)
     return Not(inner, at=cursor.since(word.at))
 
@@ -240,12 +234,12 @@ def _condition(part: Expression, first: Expression | None = None) -> Expression:
     return part
 
 
-def _predicate(cursor: _Cursor) -> Expression:
+def _parse_predicate(cursor: _Cursor) -> Expression:
     start = cursor.token.at
-    left = _operand(cursor)
+    left = _parse_operand(cursor)
     if cursor.token.kind not in _PREDICATES:
         return left
-    made = _comparison(cursor, left) if cursor.token.kind in _COMPARISONS else _test(cursor, left)
+    made = _parse_comparison(cursor, left) if cursor.token.kind in _COMPARISONS else _parse_test(cursor, left)
     if cursor.token.kind in _PREDICATES:
         cursor.refuse(
             "comparisons do not chain",
@@ -255,12 +249,12 @@ def _predicate(cursor: _Cursor) -> Expression:
     return replace(made, at=cursor.since(start))
 
 
-def _comparison(cursor: _Cursor, left: Expression) -> Expression:
+def _parse_comparison(cursor: _Cursor, left: Expression) -> Expression:
     operator = _COMPARISONS[cursor.take().kind]
-    return Compare(left, operator, _operand(cursor))
+    return Compare(left, operator, _parse_operand(cursor))
 
 
-def _test(cursor: _Cursor, left: Expression) -> Expression:
+def _parse_test(cursor: _Cursor, left: Expression) -> Expression:
     """What follows an operand in words: ``is null``, ``in``, ``between``, ``like``, each with or without ``not``."""
     if cursor.accept("is"):
         negative = cursor.accept("not") is not None
@@ -273,42 +267,42 @@ def _test(cursor: _Cursor, left: Expression) -> Expression:
     if word is None:
         hint = "write `is not null`" if cursor.token.kind == "null" else None
         cursor.refuse("a comparison is missing", expected="`in`, `between`, `like` or `ilike` after `not`", hint=hint)
-    made = {"in": _in, "between": _between}.get(word.kind, _like)(cursor, left, word.kind)
+    made = {"in": _parse_in, "between": _parse_between}.get(word.kind, _parse_like)(cursor, left, word.kind)
     return Not(made) if negative else made
 
 
-def _in(cursor: _Cursor, left: Expression, word: str) -> Expression:
+def _parse_in(cursor: _Cursor, left: Expression, word: str) -> Expression:
     opening = _expect(cursor, "(", "`in` takes a list", hint=_LIST)
     items: list[Literal] = []
     while cursor.token.kind != ")" or items:
-        items.append(_item(cursor))
+        items.append(_parse_item(cursor))
         if not cursor.accept(","):
             break
     _close(cursor, opening, "`,` or `)`")
     return In(left, tuple(items))
 
 
-def _item(cursor: _Cursor) -> Literal:
+def _parse_item(cursor: _Cursor) -> Literal:
     token = cursor.token
     if token.kind in {"name", "quoted"}:
         cursor.refuse(
             "a list holds constants only", expected="a number, text, true, false or null", hint=_as_text(token)
         )
-    item = _operand(cursor)
+    item = _parse_operand(cursor)
     if not isinstance(item, Literal):
         raise query_error("a list holds constants only", token.at, expected="a number, text, true, false or null")
     return item
 
 
-def _between(cursor: _Cursor, left: Expression, word: str) -> Expression:
-    low = _operand(cursor)
+def _parse_between(cursor: _Cursor, left: Expression, word: str) -> Expression:
+    low = _parse_operand(cursor)
     _expect(cursor, "and", "`between` takes two ends", hint="write `between 1 and 5`")
-    return Between(left, low, _operand(cursor))
+    return Between(left, low, _parse_operand(cursor))
 
 
-def _like(cursor: _Cursor, left: Expression, word: str) -> Expression:
+def _parse_like(cursor: _Cursor, left: Expression, word: str) -> Expression:
     token = cursor.token
-    pattern = _operand(cursor)
+    pattern = _parse_operand(cursor)
     if not isinstance(pattern, Literal) or not isinstance(pattern.value, str | None):
         hint = _as_text(token) if isinstance(pattern, Column) else "such as 'a%'"
         raise query_error(f"`{word}` takes a pattern", pattern.at, expected="text", found=str(pattern), hint=hint)
@@ -319,13 +313,13 @@ def _as_text(token: _Token) -> str:
     return "text is written in single quotes: '" + token.text.strip('"').replace("'", "''") + "'"
 
 
-def _operand(cursor: _Cursor) -> Expression:
+def _parse_operand(cursor: _Cursor) -> Expression:
     token = cursor.token
     match token.kind:
         case "(":
-            return _parenthesised(cursor)
+            return _parse_parentheses(cursor)
         case "-":
-            return _negative(cursor)
+            return _parse_negative(cursor)
         case "name":
             if cursor.ahead == "(":
                 cursor.refuse(
@@ -357,12 +351,12 @@ def _constant(token: _Token) -> Constant:
     return {"true": True, "false": False, "null": None}[token.kind]
 
 
-def _negative(cursor: _Cursor) -> Expression:
+def _parse_negative(cursor: _Cursor) -> Expression:
     start = cursor.token.at
     signs = 0
     while cursor.accept("-"):
         signs += 1
-    operand = _operand(cursor)
+    operand = _parse_operand(cursor)
     if not isinstance(operand, Literal) or isinstance(operand.value, bool | str | None):
         raise query_error(
             "only a number can be negative", operand.at, found=str(operand), hint="there is no arithmetic on columns"
@@ -371,10 +365,10 @@ def _negative(cursor: _Cursor) -> Expression:
     return Literal(value, at=cursor.since(start))
 
 
-def _parenthesised(cursor: _Cursor) -> Expression:
+def _parse_parentheses(cursor: _Cursor) -> Expression:
     cursor.deeper(1)
     opening = cursor.take()
-    inner = _either(cursor)
+    inner = _parse_or(cursor)
     if cursor.token.kind == ",":
         cursor.refuse("a list can only follow `in`", expected="`)`")
     _close(cursor, opening, "`and`, `or` or `)`")
@@ -409,7 +403,7 @@ def _refuse_rest(cursor: _Cursor) -> NoReturn:
 def as_expression(condition: str | Expression | Field) -> Expression:
     """The condition as a tree, whichever way it was written. Raises QueryError for anything else.
 
-    Example:
+    Examples:
         >>> from shoal.dataset import F
         >>> as_expression("not (width < 512)") == as_expression(~(F.width < 512))
         True

@@ -1,4 +1,4 @@
-"""A function on every shard, which can be stopped at any moment and goes on where it was."""
+"""`process_shards`: call a function on every shard, with a checkpoint to resume an interrupted run."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
+from shoal._typing import IntArray
 from shoal.errors import ObjectNotFoundError, OptionError
-from shoal.shard import ShardSource
-from shoal.store import store_for
+from shoal.shard._source import ShardSource
+from shoal.store._registry import store_for
 
 from ._arrow_types import is_exact_json
-from ._base import Core
+from ._base import DatasetBase
 from ._description import PathLike
 
-__all__ = ["FailedShard", "ShardDone", "ShardReport", "ShardWork"]
+__all__ = ["FailedShard", "ShardDone", "ShardProcessing", "ShardReport"]
 
 T = TypeVar("T")
 R = TypeVar("R")
-Int64 = npt.NDArray[np.int64]
-_LARGEST_RESULT = 1 << 16
+_MAX_RESULT_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +75,17 @@ class _Task:
     """One shard's samples in view. The mark changes when the shard does, or when other samples are in view."""
 
     shard: str
-    rows: Int64
+    rows: IntArray
     version: str
 
     @property
     def mark(self) -> str:
-        """What a checkpoint keeps to know the task again."""
+        """Identifies the task in a checkpoint."""
         return f"{self.version}-{len(self.rows)}-{zlib.crc32(np.ascontiguousarray(self.rows).tobytes()):08x}"
 
 
 class _Checkpoint:
-    """A line of JSON a shard, added when it is through. A line that a crash cut short counts for nothing."""
+    """A file with one line of JSON per finished shard. A line that a crash cut short is ignored."""
 
     def __init__(self, url: str | None) -> None:
         self._url = url
@@ -137,19 +137,19 @@ class _Run:
             self.results[task.shard] = line["result"]
 
     def succeed(self, task: _Task, result: Any) -> None:
-        kept = is_exact_json(result) and len(msgspec.json.encode(result)) <= _LARGEST_RESULT
+        kept = is_exact_json(result) and len(msgspec.json.encode(result)) <= _MAX_RESULT_BYTES
         self.checkpoint.add(task, **({"result": result} if kept else {}))
         self.done.append(task.shard)
         self.results[task.shard] = result
-        self._tell(task, None)
+        self._report_progress(task, None)
 
     def fail(self, task: _Task, error: Exception) -> None:
         reason = f"{type(error).__name__}: {error}"
         self.checkpoint.add(task, error=reason)
         self.failed.append(FailedShard(task.shard, reason))
-        self._tell(task, reason)
+        self._report_progress(task, reason)
 
-    def _tell(self, task: _Task, reason: str | None) -> None:
+    def _report_progress(self, task: _Task, reason: str | None) -> None:
         if self.progress is not None:
             number = len(self.done) + len(self.failed) + len(self.skipped)
             self.progress(ShardDone(task.shard, number, self.total, len(task.rows), reason))
@@ -165,8 +165,8 @@ class _Run:
         )
 
 
-class ShardWork(Core[T]):
-    """``process_shards``."""
+class ShardProcessing(DatasetBase[T]):
+    """`process_shards`, as a method of `Dataset`."""
 
     def process_shards(
         self,
@@ -187,7 +187,7 @@ class ShardWork(Core[T]):
         ``"continue"`` the report lists the failed shards. ``shards`` chooses some, by URL. ``progress`` is called after
         each.
 
-        Example:
+        Examples:
             >>> import shoal
             >>> with shoal.ShardWriter("memory://doc/work/data-%06d.tar", max_samples=2) as writer:
             ...     for number in range(5):
@@ -204,7 +204,8 @@ class ShardWork(Core[T]):
         tasks = self._shard_tasks(None if shards is None else set(shards))
 
         def work(task: _Task) -> R:
-            return function(self._finished(self._read_sound(task.rows, self.errors)))
+            log = self._begin_pass(task.rows)
+            return function(self._finished_valid(self._read_valid(task.rows, log), log))
 
         saved = None if checkpoint is None else os.fspath(checkpoint)
         return _run_shards(tasks, work, saved, workers, on_error, progress)
@@ -217,11 +218,11 @@ class ShardWork(Core[T]):
         if unknown:
             raise OptionError("no such shard", expected=f"one of {len(self.shards)}", found=min(unknown))
         numbers = self.numbers
-        of = np.searchsorted(source.starts, numbers, "right") - 1
+        shard_numbers = np.searchsorted(source.starts, numbers, "right") - 1
         tasks = []
         for number, url in enumerate(self.shards):
             rows = (
-                numbers[of == number]
+                numbers[shard_numbers == number]
                 if self._rows is not None
                 else numbers[source.starts[number] : source.starts[number + 1]]
             )
@@ -252,7 +253,7 @@ def _run_shards(
             waiting.append(task)
         else:
             run.skip(task, line)
-    with closing(_finished(waiting, work, workers)) as outcomes:
+    with closing(_run_tasks(waiting, work, workers)) as outcomes:
         for task, outcome in outcomes:
             try:
                 result = outcome()
@@ -266,18 +267,18 @@ def _run_shards(
     return run.report(tasks)
 
 
-def _finished(
+def _run_tasks(
     tasks: Sequence[_Task], work: Callable[[_Task], Any], workers: int
 ) -> Generator[tuple[_Task, Callable[[], Any]], None, None]:
-    """Each task when it is through, with what tells its outcome: as they come, so that each is noted at once."""
+    """Yield each task as it finishes, with a function that returns its result or raises its error."""
     if workers == 1:
-        yield from ((task, _later(work, task)) for task in tasks)
+        yield from ((task, partial(work, task)) for task in tasks)
         return
-    with _pool(workers) as pool:
+    with _thread_pool(workers) as pool:
         rest = iter(tasks)
         running: dict[Future[Any], _Task] = {}
         while True:
-            # No more in flight than there are workers: each holds a shard's samples.
+            # At most one task per worker, since each has the samples of a shard in memory.
             for task in rest:
                 running[pool.submit(work, task)] = task
                 if len(running) >= workers:
@@ -288,12 +289,8 @@ def _finished(
                 yield running.pop(future), future.result
 
 
-def _later(work: Callable[[_Task], Any], task: _Task) -> Callable[[], Any]:
-    return lambda: work(task)
-
-
 @contextmanager
-def _pool(workers: int) -> Iterator[ThreadPoolExecutor]:
+def _thread_pool(workers: int) -> Iterator[ThreadPoolExecutor]:
     pool = ThreadPoolExecutor(workers, "shoal-shards")
     try:
         yield pool

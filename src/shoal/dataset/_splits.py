@@ -1,9 +1,10 @@
-"""Splits of a dataset: by hash, by key, by size, and as a `DatasetDict`."""
+"""Splits: assignment by hash or by size, the grammar of ``split=``, and `DatasetDict`."""
 
 from __future__ import annotations
 
 import math
 import pickle
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias, TypeVar, Union
@@ -13,9 +14,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute
 
+from shoal._typing import IntArray, UInt64Array
 from shoal.errors import FieldError, OptionError
+from shoal.shard._split_names import find_split
 
-from ._base import Core
+from ._base import DatasetBase
 from ._query import Expression, Field
 
 if TYPE_CHECKING:
@@ -26,34 +29,39 @@ __all__ = [
     "DatasetDict",
     "Keys",
     "ReapplySplit",
-    "checked_weights",
-    "grouped_by",
-    "hash_texts",
-    "is_kept",
+    "SplitPart",
+    "assign_splits",
+    "check_weights",
+    "group_keys",
+    "hash_strings",
     "is_one_of",
+    "is_picklable",
     "key_array",
-    "part_of_each",
+    "parse_split",
+    "split_rows",
     "split_sizes",
-    "stratified",
-    "texts_of",
+    "stratified_split",
+    "to_strings",
 ]
 
 By: TypeAlias = str | Field | Expression | Callable[[str], object]
 """What decides: ``"key"``, a metadata column, or a function of the key."""
-UInt64 = npt.NDArray[np.uint64]
 Keys: TypeAlias = Union[Iterable[str], "Dataset[Any]", pa.Array, pa.ChunkedArray]
-Int64 = npt.NDArray[np.int64]
 T = TypeVar("T")
 V = TypeVar("V")
-_BITS = 53  # as many as a double holds exactly, so that a weight is what it says
+_WEIGHT_BITS = 53  # as many as a double holds exactly, so that a weight is what it says
 _TOLERANCE = 1e-9
-_BASIS, _PRIME = 0xCBF29CE484222325, 0x100000001B3
-_WORD = (1 << 64) - 1
-pc: Any = pyarrow.compute  # its functions are made as it is imported, out of a checker's sight
-_EXPECTED = "a list, set or array of keys, or a dataset"
+_FNV_BASIS, _FNV_PRIME = 0xCBF29CE484222325, 0x100000001B3
+_MASK_64 = (1 << 64) - 1
+pc: Any = pyarrow.compute  # its functions are created at import, so type checkers do not see them
+_BOUND = r"-?[0-9]+(?:_[0-9]+)*%?"
+_SPLIT_PART = re.compile(
+    r"(?P<split>[^\[\]()+]*[^\[\]()+\s])"
+    rf"(?P<slice>\[(?P<start>{_BOUND})?:(?P<stop>{_BOUND})?\](?:\((?P<rounding>closest|pct1_dropremainder)\))?)?"
+)
 
 
-def checked_weights(weights: Mapping[str, Any] | None, named: Mapping[str, Any]) -> dict[str, float]:
+def check_weights(weights: Mapping[str, Any] | None, named: Mapping[str, Any]) -> dict[str, float]:
     """The weight of each split. Raises OptionError unless they are shares of one whole."""
     if weights is not None and not isinstance(weights, Mapping):
         raise OptionError("splits have names", expected="such as split(train=0.9, val=0.1)", found=repr(weights))
@@ -71,17 +79,17 @@ def checked_weights(weights: Mapping[str, Any] | None, named: Mapping[str, Any])
     return {name: float(weight) for name, weight in found.items()}
 
 
-def part_of_each(texts: pa.ChunkedArray, weights: Mapping[str, float], seed: int) -> npt.NDArray[np.int64]:
+def assign_splits(texts: pa.ChunkedArray, weights: Mapping[str, float], seed: int) -> npt.NDArray[np.int64]:
     """The number of the split that each text falls into."""
-    places = hash_texts(texts, seed) >> np.uint64(64 - _BITS)
-    ends = [round(end * (1 << _BITS)) for end in np.cumsum(list(weights.values())).tolist()]
+    places = hash_strings(texts, seed) >> np.uint64(64 - _WEIGHT_BITS)
+    ends = [round(end * (1 << _WEIGHT_BITS)) for end in np.cumsum(list(weights.values())).tolist()]
     # Rounding must leave no gap at the end, and nothing for a split of weight 0 there.
     last = max(number for number, weight in enumerate(weights.values()) if weight > 0)
-    ends[last:] = [1 << _BITS] * (len(ends) - last)
+    ends[last:] = [1 << _WEIGHT_BITS] * (len(ends) - last)
     return np.searchsorted(np.array(ends, np.uint64), places, "right")
 
 
-def grouped_by(keys: pa.ChunkedArray, function: Callable[[str], object]) -> pa.ChunkedArray:
+def group_keys(keys: pa.ChunkedArray, function: Callable[[str], object]) -> pa.ChunkedArray:
     """What a function makes of each key, as text. Raises OptionError where it makes nothing."""
     found: list[str] = []
     for key in keys.to_pylist():
@@ -106,7 +114,7 @@ class ReapplySplit:
         return dataset.split(self.weights, by=self.by, seed=self.seed)[self.name]
 
 
-def is_kept(by: By) -> bool:
+def is_picklable(by: By) -> bool:
     """Whether what decides can go with a view to another process."""
     try:
         pickle.dumps(by)
@@ -115,21 +123,21 @@ def is_kept(by: By) -> bool:
     return True
 
 
-# FNV-1a of the UTF-8 bytes, 64 bits, then mixed as splitmix64 mixes, because FNV alone leaves its high bits uneven.
-# Splits that users rely on stand on it, so a golden test pins it.
-def hash_texts(texts: pa.Array | pa.ChunkedArray, seed: int = 0) -> UInt64:
+# FNV-1a of the UTF-8 bytes, 64 bits, then the finalizer of splitmix64, because the high bits of FNV alone are uneven.
+# Splits of existing datasets depend on it, so a golden test pins it.
+def hash_strings(texts: pa.Array | pa.ChunkedArray, seed: int = 0) -> UInt64Array:
     """64 bits a text, evenly spread; another seed gives other ones.
 
-    Example:
-        >>> hash_texts(pa.array(["a", "b"])) // 10**16
+    Examples:
+        >>> hash_strings(pa.array(["a", "b"])) // 10**16
         array([ 19, 448], dtype=uint64)
     """
     chunks = texts.chunks if isinstance(texts, pa.ChunkedArray) else [texts]
-    start = np.uint64(_BASIS ^ _mixed(seed & _WORD))
+    start = np.uint64(_FNV_BASIS ^ _mix_int(seed & _MASK_64))
     return np.concatenate([np.empty(0, np.uint64), *(_hash_chunk(chunk, start) for chunk in chunks)])
 
 
-def _hash_chunk(chunk: pa.Array, start: np.uint64) -> UInt64:
+def _hash_chunk(chunk: pa.Array, start: np.uint64) -> UInt64Array:
     chunk = chunk.cast(pa.large_string())
     _, ends, data = chunk.buffers()
     bounds = np.frombuffer(ends, np.int64)[chunk.offset : chunk.offset + len(chunk) + 1]
@@ -142,45 +150,46 @@ def _hash_chunk(chunk: pa.Array, start: np.uint64) -> UInt64:
     for at, count in enumerate(alive.tolist()):
         head = hashes[:count]
         np.bitwise_xor(head, letters[begins[:count] + at], out=head)
-        np.multiply(head, np.uint64(_PRIME), out=head)
+        np.multiply(head, np.uint64(_FNV_PRIME), out=head)
     found[order] = hashes
     return _mix(found)
 
 
-def _mix(words: UInt64) -> UInt64:
+def _mix(words: UInt64Array) -> UInt64Array:
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return words ^ (words >> np.uint64(31))
 
 
-def _mixed(word: int) -> int:
+def _mix_int(word: int) -> int:
     """One word, so that seeds 1 and 2 begin far apart; 0 stays 0."""
     return int(_mix(np.array([word], np.uint64))[0])
 
 
-def texts_of(values: pa.ChunkedArray) -> pa.ChunkedArray:
+def to_strings(values: pa.ChunkedArray) -> pa.ChunkedArray:
     """A column as text. A whole number has one text, whether a shard holds it as an integer or as a double."""
     if not pa.types.is_floating(values.type):
         return values.cast(pa.large_string())
-    return pa.chunked_array([pa.array(_number_texts(chunk), pa.large_string()) for chunk in values.chunks])
+    return pa.chunked_array([pa.array(_number_strings(chunk), pa.large_string()) for chunk in values.chunks])
 
 
-def _number_texts(chunk: Any) -> list[str | None]:
+def _number_strings(chunk: Any) -> list[str | None]:
     numbers: list[float | None] = chunk.to_pylist()
     return [None if each is None else str(int(each)) if each == each // 1 else repr(each) for each in numbers]
 
 
 def key_array(keys: Any) -> pa.Array:
     """The keys as one Arrow array of text. Raises OptionError for what are no keys."""
-    if isinstance(keys, Core):
-        return _one_chunk(keys.key_column())
+    if isinstance(keys, DatasetBase):
+        keys._refuse_filtered("keys")  # noqa: SLF001 - of the base of this package's datasets
+        return _to_large_string(keys.key_column())
     if isinstance(keys, (pa.Array, pa.ChunkedArray)):
         column: Any = keys
         if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-            return _one_chunk(column)
+            return _to_large_string(column)
         raise OptionError("keys are text", expected="str", found=str(column.type))
     if isinstance(keys, (str, bytes)) or not isinstance(keys, Iterable):
-        raise OptionError("keys are a list", expected=_EXPECTED, found=repr(keys))
+        raise OptionError("keys are a list", expected="a list, set or array of keys, or a dataset", found=repr(keys))
     names = list(keys)
     wrong = next((name for name in names if not isinstance(name, str)), None)
     if wrong is not None or None in names:
@@ -188,7 +197,7 @@ def key_array(keys: Any) -> pa.Array:
     return pa.array([str(name) for name in names], pa.large_string())  # NumPy's own text is no str to Arrow
 
 
-def _one_chunk(keys: pa.Array | pa.ChunkedArray) -> pa.Array:
+def _to_large_string(keys: pa.Array | pa.ChunkedArray) -> pa.Array:
     """As large strings: all keys of a large dataset may be over the 2 GiB that one array of strings holds."""
     found = keys.cast(pa.large_string())
     return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
@@ -202,7 +211,7 @@ def is_one_of(column: pa.ChunkedArray, keys: pa.Array) -> Any:
 def split_sizes(count: int, test_size: float | None, train_size: float | None) -> tuple[int, int]:
     """How many samples train and test have: fractions, whole numbers, or the rest. Raises OptionError.
 
-    Example:
+    Examples:
         >>> split_sizes(10, 0.25, None), split_sizes(10, None, 6), split_sizes(10, 2, 0.5)
         ((7, 3), (6, 4), (5, 2))
     """
@@ -210,7 +219,7 @@ def split_sizes(count: int, test_size: float | None, train_size: float | None) -
         test_size = 0.25
     for name, size in (("test_size", test_size), ("train_size", train_size)):
         _check_size(name, size, count)
-    test, train = _places(test_size, count, math.ceil), _places(train_size, count, math.floor)
+    test, train = _sample_count(test_size, count, math.ceil), _sample_count(train_size, count, math.floor)
     train = count - (test or 0) if train is None else train
     test = count - train if test is None else test
     both = isinstance(test_size, float) and isinstance(train_size, float)
@@ -221,7 +230,7 @@ def split_sizes(count: int, test_size: float | None, train_size: float | None) -
     return train, test
 
 
-def _places(size: Any, count: int, rounded: Callable[[float], int]) -> int | None:
+def _sample_count(size: Any, count: int, rounded: Callable[[float], int]) -> int | None:
     return rounded(size * count) if isinstance(size, float) else size
 
 
@@ -235,14 +244,14 @@ def _check_size(name: str, size: Any, count: int) -> None:
         raise OptionError(f"{name} is out of range", expected=expected, found=size)
 
 
-def stratified(values: Any, train: int, test: int, rng: np.random.Generator) -> tuple[Int64, Int64]:
+def stratified_split(values: Any, train: int, test: int, rng: np.random.Generator) -> tuple[IntArray, IntArray]:
     """Positions that train and test, each value with its share in both, in a random order.
 
     Raises:
         OptionError: A value occurs once, or there are more values than places in a part.
     """
     encoded = pa.chunked_array([values]).combine_chunks() if isinstance(values, pa.Array) else values.combine_chunks()
-    codes: Int64 = encoded.dictionary_encode(null_encoding="encode").indices.to_numpy(zero_copy_only=False)
+    codes: IntArray = encoded.dictionary_encode(null_encoding="encode").indices.to_numpy(zero_copy_only=False)
     counts = np.bincount(codes.astype(np.int64))
     if counts.min() < 2:
         raise OptionError("a value occurs once, and cannot be in both parts", expected="each value twice or more")
@@ -251,7 +260,7 @@ def stratified(values: Any, train: int, test: int, rng: np.random.Generator) -> 
         raise OptionError("a part has too few places", expected=expected, found=min(train, test))
     in_train = _shares(counts, train, rng)
     in_test = _shares(counts - in_train, test, rng)
-    parts: tuple[list[Int64], list[Int64]] = ([], [])
+    parts: tuple[list[IntArray], list[IntArray]] = ([], [])
     for code, (first, second) in enumerate(zip(in_train.tolist(), in_test.tolist(), strict=True)):
         members = rng.permutation(np.flatnonzero(codes == code))
         parts[0].append(members[:first])
@@ -259,15 +268,91 @@ def stratified(values: Any, train: int, test: int, rng: np.random.Generator) -> 
     return rng.permutation(np.concatenate(parts[0])), rng.permutation(np.concatenate(parts[1]))
 
 
-def _shares(counts: Int64, total: int, rng: np.random.Generator) -> Int64:
+def _shares(counts: IntArray, total: int, rng: np.random.Generator) -> IntArray:
     """``total`` in proportion to the counts: rounded down, and the largest remainders up, ties by chance."""
     exact = counts * (total / counts.sum())
-    shares: Int64 = np.floor(exact).astype(np.int64)
+    shares: IntArray = np.floor(exact).astype(np.int64)
     left = total - int(shares.sum())
     order = np.lexsort((rng.random(len(counts)), shares - exact))
     able = [at for at in order.tolist() if shares[at] < counts[at]]
     shares[able[:left]] += 1
     return shares
+
+
+@dataclass(frozen=True, slots=True)
+class SplitPart:
+    """One split, or a slice of it."""
+
+    split: str
+    start: int | None = None
+    stop: int | None = None
+    percent: bool = False
+    drop_remainder: bool = False
+    """Whether a percent is the same number of samples everywhere, so that what is left at the end is in none."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is all of the split."""
+        return self.start is None and self.stop is None
+
+
+def parse_split(spec: str, present: Iterable[str]) -> tuple[SplitPart, ...]:
+    """The parts that ``spec`` names of the splits there are. Raises FieldError, or OptionError when it makes no sense.
+
+    Examples:
+        >>> parse_split("train[:10%]", ["train", "test"])
+        (SplitPart(split='train', start=None, stop=10, percent=True, drop_remainder=False),)
+    """
+    names = list(present)
+    if spec in names:  # whatever is in it
+        return (SplitPart(spec),)
+    if spec == "all" and names:
+        return tuple(SplitPart(name) for name in names)
+    return tuple(_parse_part(text.strip(), spec, names) for text in spec.split("+"))
+
+
+def _parse_part(text: str, spec: str, names: list[str]) -> SplitPart:
+    found = _SPLIT_PART.fullmatch(text)
+    if found is None:
+        raise OptionError(
+            "a split cannot be read", expected="'train', 'train[:10%]', 'train[5:20]' or 'train+test'", found=repr(spec)
+        )
+    split = find_split(found["split"], names)
+    bounds = [bound for bound in (found["start"], found["stop"]) if bound is not None]
+    percents = [bound for bound in bounds if bound.endswith("%")]
+    if len(percents) not in (0, len(bounds)):
+        raise OptionError("a slice mixes percents and samples", expected="both with % or none", found=repr(spec))
+    start, stop = (None if found[side] is None else int(found[side].rstrip("%")) for side in ("start", "stop"))
+    if percents and any(abs(bound) > 100 for bound in (start, stop) if bound is not None):
+        raise OptionError("a percent is outside the split", expected="-100% to 100%", found=repr(spec))
+    if found["rounding"] is not None and not percents:
+        raise OptionError("only percents are rounded", expected="% in the slice", found=repr(spec))
+    return SplitPart(split, start, stop, bool(percents), found["rounding"] == "pct1_dropremainder")
+
+
+def split_rows(part: SplitPart, length: int) -> IntArray:
+    """The rows of a split of this length that a part names; bounds outside it are cut off, as in a list's slice.
+
+    Examples:
+        >>> split_rows(SplitPart("train", None, 10, percent=True), 25), split_rows(SplitPart("train", -3), 25)
+        (array([0, 1]), array([22, 23, 24]))
+    """
+    start = 0 if part.start is None else _bound(part.start, part, length)
+    stop = length if part.stop is None else _bound(part.stop, part, length)
+    return np.arange(start, max(start, stop), dtype=np.int64)
+
+
+def _bound(bound: int, part: SplitPart, length: int) -> int:
+    if part.percent and part.drop_remainder and length < 100:
+        raise OptionError(
+            "a split too short for pct1_dropremainder",
+            expected="100 samples or more",
+            found=length,
+            hint="leave it out",
+        )
+    if part.percent:
+        bound = length // 100 * bound if part.drop_remainder else round(bound * length / 100)
+    return min(bound if bound >= 0 else max(length + bound, 0), length)
 
 
 class DatasetDict(dict[str, "Dataset[T]"], Generic[T]):
@@ -276,7 +361,7 @@ class DatasetDict(dict[str, "Dataset[T]"], Generic[T]):
     Where there is one split only, its dataset's verbs work here too: ``ordered``, ``shuffled``, ``as_type``, ``head``,
     ``select`` and ``where``. With several they raise OptionError; ``each`` applies any verb to all of them.
 
-    Example:
+    Examples:
         >>> import shoal
         >>> for name in ("train", "val"):
         ...     with shoal.ShardWriter(f"memory://doc/dict/{name}-%06d.tar") as writer:

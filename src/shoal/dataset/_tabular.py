@@ -1,12 +1,15 @@
-"""A dataset as a table: `to_arrow`, `to_pandas`, `sql` and `describe`."""
+"""A dataset as a table: `to_arrow`, `to_pandas`, `to_parquet`, SQL over its metadata by duckdb, and `describe`."""
+
+# ruff: noqa: SLF001 - reads private attributes of the dataset, of which it is a part
 
 from __future__ import annotations
 
+import itertools
 import operator
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -15,27 +18,29 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute
 
-from shoal.codec import codec_for
+from shoal._typing import IntArray
+from shoal.codec._registry import codec_for
 from shoal.errors import FieldError, MissingExtraError, OptionError, QueryError, WriteError
-from shoal.sample import is_record, schema_of
-from shoal.schema import Schema
-from shoal.shard import ErrorLog, ShardSource, Source
+from shoal.sample._annotations import is_record, schema_of
+from shoal.shard._source import ShardSource, Source
+from shoal.shard._stream import ErrorLog
 
 from ._arrow_batches import (
     KEY,
     Keyed,
     Layout,
     Part,
-    SchemaWidened,
+    SchemaWidenedError,
     batches_of,
     can_gather,
     gathered_parts,
     row_parts,
-    widest,
+    with_widest_layout,
 )
-from ._base import Core
+from ._base import DatasetBase
 from ._decoding import PAYLOAD
 from ._description import PathLike, Step
+from ._metadata import metadata_table
 from ._parquet import shards_from_parquet, write_parquet
 from ._query import Expression, Field, resolve_columns, sql_of
 from ._query_parser import as_expression
@@ -45,17 +50,26 @@ if TYPE_CHECKING:
 
     from ._dataset import Dataset
 
-__all__ = ["ColumnSummary", "FieldSummary", "Summary", "Tables", "run_condition", "short_names"]
+__all__ = ["ColumnSummary", "FieldSummary", "Summary", "Tabular", "run_condition", "short_names"]
 
 T = TypeVar("T")
-Int64 = npt.NDArray[np.int64]
+pc: Any = pyarrow.compute  # its functions are created at import, so type checkers do not see them
+_MAX_TOP_VALUES = 5
+SQL_KEY = "key"
+_SQL_ROW = "__row__"
+_SQL_TOKENS = re.compile(
+    r"""
+    (?P<skip> '(?:[^']|'')*' | --[^\n]* | /\*.*?\*/ | \$(?P<tag>\w*)\$.*?\$(?P=tag)\$ )
+    | (?P<name> (?: "(?:[^"]|"")*" | [^\W\d]\w* ) (?: \s*\.\s* (?: "(?:[^"]|"")*" | \w+ ) )* )
+    | .
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_SQL_NAME_PART = re.compile(r'"(?:[^"]|"")*"|\w+')
 
 
-# ------------------------------------------------------------------------------------------------- a dataset as a table
-
-
-class Tables(Core[T]):
-    """``to_arrow``, ``to_pandas``, ``to_parquet``, ``sql``, ``describe``."""
+class Tabular(DatasetBase[T]):
+    """Methods that give samples, or their metadata, as tables."""
 
     def to_batches(self, columns: Sequence[str] | None = None, *, batch_size: int = 1024) -> Iterator[pa.RecordBatch]:
         """The samples as Arrow record batches, read as they are asked for.
@@ -68,7 +82,7 @@ class Tables(Core[T]):
         All batches have one schema, which the first samples give. Raises WriteError where a later one does not fit it;
         ``to_arrow`` and ``to_parquet`` find the schema that fits all.
 
-        Example:
+        Examples:
             >>> import shoal
             >>> with shoal.ShardWriter("memory://doc/batches/data-%06d.tar") as writer:
             ...     for number in range(5):
@@ -77,12 +91,12 @@ class Tables(Core[T]):
             [2, 2, 1]
         """
         _check_size(batch_size)
-        return self._told_batches(columns, batch_size)
+        return self._checked_batches(columns, batch_size)
 
-    def _told_batches(self, columns: Sequence[str] | None, batch_size: int) -> Iterator[pa.RecordBatch]:
+    def _checked_batches(self, columns: Sequence[str] | None, batch_size: int) -> Iterator[pa.RecordBatch]:
         try:
             yield from batches_of(self._parts(columns, batch_size), columns)
-        except SchemaWidened as widened:
+        except SchemaWidenedError as widened:
             raise WriteError(
                 "a sample does not fit the columns of those before",
                 field=widened.column,
@@ -92,7 +106,7 @@ class Tables(Core[T]):
     def to_arrow(self, columns: Sequence[str] | None = None, *, batch_size: int = 1024) -> pa.Table:
         """All samples as one Arrow table; the columns are those of ``to_batches``. The metadata alone is ``table()``.
 
-        Example:
+        Examples:
             >>> import shoal
             >>> with shoal.ShardWriter("memory://doc/arrow/data-%06d.tar") as writer:
             ...     for number in range(3):
@@ -103,12 +117,12 @@ class Tables(Core[T]):
         """
         _check_size(batch_size)
 
-        def made(layout: Layout | None) -> pa.Table:
-            self._begin_again(layout)
+        def build(layout: Layout | None) -> pa.Table:
+            self._reset_errors(layout)
             batches = list(batches_of(self._parts(columns, batch_size), columns, layout))
             return pa.Table.from_batches(batches) if batches else self._empty(columns).empty_table()
 
-        return widest(made)
+        return with_widest_layout(build)
 
     def to_pandas(self, columns: Sequence[str] | None = None, *, limit: int | None = None) -> pd.DataFrame:
         """The samples, or the first ``limit`` of them, as a DataFrame: ``__key__`` and a column for each field.
@@ -116,7 +130,7 @@ class Tables(Core[T]):
         The cells are the fields as samples have them: arrays are NumPy's, images are decoded where samples decode them.
         Raises MissingExtraError where pandas is not installed.
 
-        Example:
+        Examples:
             >>> import shoal
             >>> with shoal.ShardWriter("memory://doc/pandas/data-%06d.tar") as writer:
             ...     for number in range(3):
@@ -126,14 +140,14 @@ class Tables(Core[T]):
         """
         pandas = _pandas()
         rows = self._keyed(columns)
-        keyed = list(rows) if limit is None else [row for _, row in zip(range(limit), rows, strict=False)]
-        self.errors.tell()
-        known = [KEY, *_names_in([sample for _, sample in keyed])] if keyed else self._empty(columns).names
+        keyed = list(itertools.islice(rows, limit))
+        rows.close()
+        known = [KEY, *_field_names([sample for _, sample in keyed])] if keyed else self._empty(columns).names
         names = known if columns is None else list(columns)
         unknown = [name for name in names if name not in known]
         if unknown:
             raise FieldError("no such field", expected=" or ".join(known), found=unknown[0])
-        found = {name: [key if name == KEY else _cell(sample, name) for key, sample in keyed] for name in names}
+        found = {name: [key if name == KEY else _field_value(sample, name) for key, sample in keyed] for name in names}
         return cast("pd.DataFrame", pandas.DataFrame(found))
 
     def to_parquet(
@@ -149,7 +163,7 @@ class Tables(Core[T]):
         The columns are those of ``to_batches``. A row group at a time is in memory, and the file appears when it is
         whole. ``Dataset.from_parquet`` gives equal samples back, of the same type where they had one.
 
-        Example:
+        Examples:
             >>> import shoal
             >>> with shoal.ShardWriter("memory://doc/parquet/data-%06d.tar") as writer:
             ...     for number in range(3):
@@ -163,12 +177,12 @@ class Tables(Core[T]):
         """
         _check_size(row_group_size)
 
-        def made(layout: Layout | None) -> int:
-            self._begin_again(layout)
+        def build(layout: Layout | None) -> int:
+            self._reset_errors(layout)
             batches = batches_of(self._parts(columns, row_group_size), columns, layout)
             return write_parquet(batches, self._empty(columns), os.fspath(path), compression)
 
-        written: int = widest(made)
+        written: int = with_widest_layout(build)
         return written
 
     @classmethod
@@ -184,6 +198,7 @@ class Tables(Core[T]):
         max_bytes: int | None = None,
         compression: str | None = None,
         overwrite: bool = False,
+        append: bool = False,
         batch_size: int = 1024,
     ) -> Dataset[Any]:
         """Write shards of what Parquet files hold, row by row, and open them; without ``output`` open them as they are.
@@ -199,7 +214,7 @@ class Tables(Core[T]):
             OptionError: Only shards can have what was asked for, and there is no ``output``.
             SchemaMismatchError: A row does not fit ``sample_type``; no dataset is there then.
 
-        Example:
+        Examples:
             >>> import pyarrow as pa, pyarrow.parquet as pq, shoal, tempfile
             >>> folder = tempfile.mkdtemp()
             >>> pq.write_table(pa.table({"text": ["one", "two"], "class": [0, 1]}), f"{folder}/table.parquet")
@@ -222,12 +237,13 @@ class Tables(Core[T]):
             max_bytes=max_bytes,
             compression=compression,
             overwrite=overwrite,
+            append=append,
             batch_size=_check_size(batch_size),
         )
         return cast("Dataset[Any]", made(urls) if kind is None else made(urls, sample_type=kind))
 
-    def _begin_again(self, layout: Layout | None) -> None:
-        if layout is not None:  # what was passed over the first time is met again
+    def _reset_errors(self, layout: Layout | None) -> None:
+        if layout is not None:  # a second pass skips the same samples again
             self.errors = ErrorLog(self._description.policy)
 
     def _empty(self, columns: Sequence[str] | None) -> pa.Schema:
@@ -237,7 +253,7 @@ class Tables(Core[T]):
         kept = [name for name in names if columns is None or name in columns]
         return pa.schema([pa.field(name, pa.string() if name == KEY else pa.null()) for name in kept])
 
-    def _keyed(self, columns: Sequence[str] | None = None) -> Iterator[Keyed]:
+    def _keyed(self, columns: Sequence[str] | None = None) -> Generator[Keyed]:
         """The samples in view, each with its key; only these columns are read, where they are members."""
         if columns is not None and self._reading.convert is None and not self._description.stages:
             if isinstance(columns, str):
@@ -245,31 +261,34 @@ class Tables(Core[T]):
             fields = [name for name in columns if name != KEY]
             if fields:
                 self._refuse_unknown(fields)
-                narrow: Tables[Any] = self._view(fields=tuple(fields), stored_type=dict)
+                narrow: Tabular[Any] = self._view(fields=tuple(fields), stored_type=dict)
                 return narrow._keyed_runs()
         return self._keyed_runs()
 
-    def _keyed_runs(self) -> Iterator[Keyed]:
-        log = self.errors
-        alike = all(stage.kind == "map" for stage in self._description.stages)
-        for run in self._stored_runs(self._rows, log):
-            for part in [run] if alike else [[sample] for sample in run]:
-                keys = [sample["__key__"] for sample in part]
-                found = self._before_format(part)
-                yield from zip(keys if alike else keys * len(found), found, strict=True)
+    def _keyed_runs(self) -> Generator[Keyed]:
+        log = self._begin_pass(self._rows)
+        alike = not log.goes_on and all(stage.kind == "map" for stage in self._description.stages)
+        try:
+            for run in self._stored_runs(self._rows, log):
+                for part in [run] if alike else [[sample] for sample in run]:
+                    keys = [sample["__key__"] for sample in part]
+                    found = self._before_format_valid(part, log)
+                    yield from zip(keys if alike else keys * len(found), found, strict=True)
+        except GeneratorExit:  # the caller stopped: report what was skipped until then
+            log.tell()
+            raise
         log.tell()
 
     def _parts(self, columns: Sequence[str] | None, size: int) -> Iterator[Part]:
         """The samples in view as columns of values, some at a time."""
-        dataset, schema = cast("Dataset[Any]", self), self.schema  # nobody holds Tables that are not one
+        dataset, schema = cast("Dataset[Any]", self), self.schema  # every instance is a Dataset
         source = dataset.raw_source
         if source is None or schema is None or not can_gather(schema) or not len(self):
             return row_parts(self._keyed(columns), size)
         first = source.shard(int(np.searchsorted(source.starts, self.numbers[0], "right")) - 1).index
         mean = float(first.fields[PAYLOAD].size.mean())
-        return gathered_parts(dataset.ordered, schema, columns, size, mean)
-
-    # ------------------------------------------------------------------------------------------------------------- SQL
+        batches = dataset._all_batches
+        return gathered_parts(batches, schema, columns, size, mean)
 
     def sql(self, query: str) -> pa.Table:
         """The answer of duckdb to a query over ``ds``: the metadata of the samples in view, read from the index.
@@ -277,7 +296,7 @@ class Tables(Core[T]):
         ``ds`` has a column ``key`` and the metadata columns under their short names (``width`` for ``json.width``)
         where those are clear; the whole name always works. Raises QueryError, and MissingExtraError without duckdb.
 
-        Example:
+        Examples:
             >>> import shoal
             >>> with shoal.ShardWriter("memory://doc/sql/data-%06d.tar") as writer:
             ...     for number in range(4):
@@ -291,12 +310,12 @@ class Tables(Core[T]):
             [{'kind': 'a', 'mean': 100.0}, {'kind': 'b', 'mean': 200.0}]
         """
         self._refuse_filtered("a table of metadata")
-        return run_sql(query, self._metadata())
+        return run_sql(query, self._metadata_table())
 
     def where_sql(self, condition: str | Expression | Field) -> Dataset[T]:
         """The samples for which a condition is true, in duckdb's SQL with all its functions; ``where`` needs no duckdb.
 
-        Example:
+        Examples:
             >>> import shoal
             >>> with shoal.ShardWriter("memory://doc/where-sql/data-%06d.tar") as writer:
             ...     for number in range(4):
@@ -307,33 +326,31 @@ class Tables(Core[T]):
         text = condition
         if not isinstance(text, str):
             text = sql_of(resolve_columns(as_expression(condition), ("__key__", *self.column_names)))
-        keep = run_condition(text, self._metadata())
+        keep = run_condition(text, self._metadata_table())
         rows = np.flatnonzero(keep) if self._rows is None else self._rows[keep]
         return self._view(
             rows=rows, step=Step(f"where_sql({text!r})", again=operator.methodcaller("where_sql", condition))
         )
 
-    def _metadata(self) -> pa.Table:
-        """The keys and all metadata columns that are whole: one type, and left out of no shard's index."""
+    def _metadata_table(self) -> pa.Table:
+        """The keys and the metadata columns that have one type and are in the index of every shard."""
         try:
-            table = self.source.table(["__key__", *self.column_names])
+            return metadata_table(self, ["__key__", *self.column_names])
         except FieldError:
-            table = self.source.table(["__key__", *(name for name in self.column_names if self._is_whole(name))])
-        return table if self._rows is None else table.take(pa.array(self._rows))
+            known = [name for name in self.column_names if self._is_known(name)]
+            return metadata_table(self, ["__key__", *known])
 
-    def _is_whole(self, column: str) -> bool:
+    def _is_known(self, column: str) -> bool:
         try:
-            self.source.table([column])
+            metadata_table(self, [column])
         except FieldError:
             return False
         return True
 
-    # -------------------------------------------------------------------------------------------------------- the rest
-
     def describe(self) -> Summary:
         """What is in the dataset: samples, sizes of fields, ranges and commonest values of metadata; from the index.
 
-        Example:
+        Examples:
             >>> import shoal
             >>> with shoal.ShardWriter("memory://doc/describe/data-%06d.tar") as writer:
             ...     for number in range(4):
@@ -350,7 +367,7 @@ class Tables(Core[T]):
         """
         self._refuse_filtered("a description")
         deleted = len(cast("Dataset[Any]", self).tombstones)
-        return summarize(self.source, self._rows, self.column_names, self.schema, deleted)
+        return summarize(self, deleted)
 
 
 def _check_size(size: int) -> int:
@@ -359,7 +376,7 @@ def _check_size(size: int) -> int:
     return size
 
 
-def _names_in(samples: list[Any]) -> list[str]:
+def _field_names(samples: list[Any]) -> list[str]:
     names: dict[str, None] = {}
     for sample in samples:
         if isinstance(sample, Mapping):
@@ -373,7 +390,7 @@ def _names_in(samples: list[Any]) -> list[str]:
     return list(names)
 
 
-def _cell(sample: Any, name: str) -> Any:
+def _field_value(sample: Any, name: str) -> Any:
     if isinstance(sample, Mapping):
         return sample.get(name)
     return getattr(sample, name)
@@ -389,33 +406,16 @@ def _pandas() -> Any:
     return pd
 
 
-# --------------------------------- SQL over the metadata of a dataset, by duckdb, with the short names that where knows
-
-
-KEY_COLUMN = "key"
-_KEY = "__key__"
-_ROW = "__row__"
-_TOKENS = re.compile(
-    r"""
-    (?P<skip> '(?:[^']|'')*' | --[^\n]* | /\*.*?\*/ | \$(?P<tag>\w*)\$.*?\$(?P=tag)\$ )
-    | (?P<name> (?: "(?:[^"]|"")*" | [^\W\d]\w* ) (?: \s*\.\s* (?: "(?:[^"]|"")*" | \w+ ) )* )
-    | .
-    """,
-    re.VERBOSE | re.DOTALL,
-)
-_PART = re.compile(r'"(?:[^"]|"")*"|\w+')
-
-
 def short_names(columns: Sequence[str]) -> dict[str, str]:
     """For each column the name it has in SQL: its last part, or the whole name where that would not be clear.
 
-    Example:
+    Examples:
         >>> short_names(["json.width", "json.size", "meta.json.size", "cls"])
         {'json.width': 'width', 'json.size': 'json.size', 'meta.json.size': 'meta.json.size', 'cls': 'cls'}
     """
-    # SQL knows no upper and lower case.
+    # SQL names are case-insensitive.
     lasts = Counter(name.rpartition(".")[2].lower() for name in columns)
-    taken = {KEY_COLUMN, _KEY, _ROW, *(name.lower() for name in columns if "." in name)}
+    taken = {SQL_KEY, KEY, _SQL_ROW, *(name.lower() for name in columns if "." in name)}
     short = {name: name.rpartition(".")[2] for name in columns}
     return {
         name: last if lasts[last.lower()] == 1 and last.lower() not in taken else name for name, last in short.items()
@@ -429,48 +429,48 @@ def run_sql(query: str, table: pa.Table) -> pa.Table:
         QueryError: duckdb does not understand the query.
         MissingExtraError: duckdb is not installed.
     """
-    names = {_KEY: KEY_COLUMN, **short_names([name for name in table.column_names if name != _KEY])}
-    return _answer(rewritten(query, names), table.rename_columns([names[name] for name in table.column_names]))
+    names = {KEY: SQL_KEY, **short_names([name for name in table.column_names if name != KEY])}
+    return _run_duckdb(rewrite_query(query, names), table.rename_columns([names[name] for name in table.column_names]))
 
 
 def run_condition(condition: str, table: pa.Table) -> npt.NDArray[np.bool_]:
     """The rows in which a condition is true, whatever else duckdb knows in it."""
     row = pa.array(np.arange(table.num_rows))
-    # As a value and not in a WHERE: then rows come back as they went in, and no part of it is done by another engine.
-    query = f"select {_ROW}, coalesce(({condition}\n), false) as kept from ds"  # noqa: S608 - SQL is what is asked for
-    names = {_KEY: KEY_COLUMN, **short_names([name for name in table.column_names if name != _KEY])}
-    renamed = table.rename_columns([names[name] for name in table.column_names]).append_column(_ROW, row)
-    found = _answer(rewritten(query, names), renamed)
+    # As a value and not in a WHERE, so that rows keep their order and no part of the condition is pushed down to Arrow.
+    query = f"select {_SQL_ROW}, coalesce(({condition}\n), false) as kept from ds"  # noqa: S608 - SQL is what is asked for
+    names = {KEY: SQL_KEY, **short_names([name for name in table.column_names if name != KEY])}
+    renamed = table.rename_columns([names[name] for name in table.column_names]).append_column(_SQL_ROW, row)
+    found = _run_duckdb(rewrite_query(query, names), renamed)
     kept = np.zeros(table.num_rows, np.bool_)
     kind = found.schema.field("kept").type
     if not pa.types.is_boolean(kind):
         raise QueryError("this is not a condition", expected="a boolean", found=str(kind))
-    kept[found.column(_ROW).to_numpy()] = found.column("kept").to_numpy()
+    kept[found.column(_SQL_ROW).to_numpy()] = found.column("kept").to_numpy()
     return kept
 
 
-def rewritten(query: str, names: dict[str, str]) -> str:
+def rewrite_query(query: str, names: dict[str, str]) -> str:
     """The query with whole column names, as ``json.width``, in the form that its table has them."""
 
     def replaced(found: re.Match[str]) -> str:
         chain = found["name"]
         if chain is None:
             return found[0]
-        parts = [part[1:-1].replace('""', '"') if part[0] == '"' else part for part in _PART.findall(chain)]
+        parts = [part[1:-1].replace('""', '"') if part[0] == '"' else part for part in _SQL_NAME_PART.findall(chain)]
         name = ".".join(parts)
         for whole in (name, name.removeprefix("ds.")):
             if whole in names and (whole != names[whole] or "." in whole):
                 return '"' + names[whole].replace('"', '""') + '"'
         return chain
 
-    return _TOKENS.sub(replaced, query)
+    return _SQL_TOKENS.sub(replaced, query)
 
 
-def _answer(query: str, table: pa.Table) -> pa.Table:
+def _run_duckdb(query: str, table: pa.Table) -> pa.Table:
     duckdb = _duckdb()
     connection = duckdb.connect(config={"enable_external_access": "false"})  # a query reads the dataset, no files
     try:
-        # What duckdb would hand to Arrow is compared by Arrow's rules, in which NaN is nothing's equal.
+        # Filters pushed down to Arrow would follow its rules, in which NaN is not equal to NaN.
         connection.execute("set disabled_optimizers = 'filter_pushdown'")
         connection.register("ds", table)
         connection.execute("set lock_configuration = true")
@@ -479,14 +479,11 @@ def _answer(query: str, table: pa.Table) -> pa.Table:
             raise QueryError("this gives no table", expected="a query, such as select", found=query)
         found: pa.Table = answer.to_arrow_table()
     except duckdb.Error as error:
-        raise QueryError("duckdb cannot run this query", found=str(error), hint=_columns_hint(table)) from error
+        hint = f"the table is ds, with {', '.join(table.column_names[:20])}"
+        raise QueryError("duckdb cannot run this query", found=str(error), hint=hint) from error
     finally:
         connection.close()
     return found
-
-
-def _columns_hint(table: pa.Table) -> str:
-    return f"the table is ds, with {', '.join(table.column_names[:20])}"
 
 
 def _duckdb() -> Any:
@@ -497,13 +494,6 @@ def _duckdb() -> Any:
             "the package duckdb cannot be imported", found=error, hint="pip install 'shoal[sql]'"
         ) from error
     return duckdb
-
-
-# -------------------------------------------------------------------- what is in a dataset, told from its indexes alone
-
-
-pc: Any = pyarrow.compute
-_TOP = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -543,7 +533,7 @@ class ColumnSummary:
         """Its values in a few words."""
         if self.mean is not None:
             return f"{self.min:g} to {self.max:g}, mean {self.mean:.4g}"
-        return ", ".join(f"{_short(value)} ({count:,})" for value, count in self.top)
+        return ", ".join(f"{_shorten(value)} ({count:,})" for value, count in self.top)
 
 
 @dataclass(frozen=True, repr=False)
@@ -572,33 +562,39 @@ class Summary:
 
     def __repr__(self) -> str:
         """A few tables of text."""
-        head = f"{_count(self.samples, 'sample')} in {_count(self.shards, 'shard')}, {_size(self.bytes)} of fields"
+        counts = f"{_format_count(self.samples, 'sample')} in {_format_count(self.shards, 'shard')}"
+        head = f"{counts}, {_format_bytes(self.bytes)} of fields"
         head = f"{head}; {self.deleted:,} deleted" if self.deleted else head
         parts = [head if self.schema is None else f"{head}\n{self.schema}"]
         if self.fields:
-            rows = [(f.name, f.type, f"{f.samples:,}", _size(f.bytes), _size(f.mean_bytes)) for f in self.fields]
-            parts.append(_table(("field", "type", "samples", "size", "mean"), rows))
+            rows = [
+                (f.name, f.type, f"{f.samples:,}", _format_bytes(f.bytes), _format_bytes(f.mean_bytes))
+                for f in self.fields
+            ]
+            parts.append(_format_table(("field", "type", "samples", "size", "mean"), rows))
         if self.columns:
             parts.append(
-                _table(("column", "type", "nulls", "distinct", "values"), [_shown(one) for one in self.columns])
+                _format_table(
+                    ("column", "type", "nulls", "distinct", "values"), [_summary_row(one) for one in self.columns]
+                )
             )
         return "\n\n".join(parts)
 
 
-def _shown(one: ColumnSummary) -> tuple[str, ...]:
+def _summary_row(one: ColumnSummary) -> tuple[str, ...]:
     return one.name, one.type, f"{one.nulls:,}", f"{one.distinct:,}", one.shown
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = str(value)
     return text if len(text) <= 20 else f"{text[:19]}…"
 
 
-def _count(number: int, name: str) -> str:
+def _format_count(number: int, name: str) -> str:
     return f"{number:,} {name}{'' if number == 1 else 's'}"
 
 
-def _size(count: float) -> str:
+def _format_bytes(count: float) -> str:
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if count < 1024 or unit == "TiB":
             break
@@ -606,7 +602,7 @@ def _size(count: float) -> str:
     return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(row[at]) for row in (header, *rows)) for at in range(len(header))]
     lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -615,22 +611,18 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-# ------------------------------------------------------------------------------------------------------------ gathering
-
-
-def summarize(
-    source: Source, rows: Int64 | None, names: Sequence[str], schema: Schema | None, deleted: int = 0
-) -> Summary:
-    """What the samples ``rows`` of a source are, None for all of them."""
-    fields, shards = _fields(source, rows)
-    columns, left_out = _columns(source, rows, names)
-    samples = len(source) if rows is None else len(rows)
+def summarize(dataset: Tabular[Any], deleted: int = 0) -> Summary:
+    """What the samples in view are."""
+    rows, schema = dataset._rows, dataset.schema
+    fields, shards = _summarize_fields(dataset.source, rows)
+    columns, left_out = _summarize_columns(dataset)
+    samples = len(dataset.source) if rows is None else len(rows)
     total = sum(one.bytes for one in fields)
     shown = None if schema is None else str(schema)
     return Summary(samples, shards, total, shown, fields, columns, deleted, left_out)
 
 
-def _fields(source: Source, rows: Int64 | None) -> tuple[tuple[FieldSummary, ...], int]:
+def _summarize_fields(source: Source, rows: IntArray | None) -> tuple[tuple[FieldSummary, ...], int]:
     if not isinstance(source, ShardSource):
         return (), 0
     totals: dict[str, list[int]] = {}
@@ -643,30 +635,30 @@ def _fields(source: Source, rows: Int64 | None) -> tuple[tuple[FieldSummary, ...
             total = totals.setdefault(name, [0, 0])
             total[0] += int((part.offset[chosen] > 0).sum())
             total[1] += int(part.size[chosen].sum())
-    found = (FieldSummary(name, _type(name), count, size) for name, (count, size) in totals.items())
+    found = (FieldSummary(name, _codec_name(name), count, size) for name, (count, size) in totals.items())
     return tuple(found), len(touched)
 
 
-def _type(field: str) -> str:
+def _codec_name(field: str) -> str:
     codec = codec_for(field)
     return "bytes" if codec is None else codec.name
 
 
-def _columns(
-    source: Source, rows: Int64 | None, names: Sequence[str]
+def _summarize_columns(
+    dataset: Tabular[Any],
 ) -> tuple[tuple[ColumnSummary, ...], tuple[tuple[str, str], ...]]:
     found, left_out = [], []
-    for name in names:
+    for name in dataset.column_names:
         try:
-            column = source.table([name]).column(0)
+            column = metadata_table(dataset, [name]).column(0)
         except FieldError as error:  # in some shard it has no column, or one of another type
             left_out.append((name, str(error)))
             continue
-        found.append(_column(name, column if rows is None else column.take(pa.array(rows))))
+        found.append(_summarize_column(name, column))
     return tuple(found), tuple(left_out)
 
 
-def _column(name: str, values: pa.ChunkedArray) -> ColumnSummary:
+def _summarize_column(name: str, values: pa.ChunkedArray) -> ColumnSummary:
     kind, nulls = str(values.type), values.null_count
     if pa.types.is_null(values.type):
         return ColumnSummary(name, kind, nulls, 0)
@@ -675,11 +667,11 @@ def _column(name: str, values: pa.ChunkedArray) -> ColumnSummary:
     if numeric and nulls < len(values):
         ends = pc.min_max(values).as_py()
         return ColumnSummary(name, kind, nulls, distinct, ends["min"], ends["max"], pc.mean(values).as_py())
-    return ColumnSummary(name, kind, nulls, distinct, top=_commonest(values))
+    return ColumnSummary(name, kind, nulls, distinct, top=_top_values(values))
 
 
-def _commonest(values: pa.ChunkedArray) -> tuple[tuple[Any, int], ...]:
+def _top_values(values: pa.ChunkedArray) -> tuple[tuple[Any, int], ...]:
     counted = values.drop_null().value_counts()
-    order = np.argsort(-counted.field("counts").to_numpy(), kind="stable")[:_TOP]
+    order = np.argsort(-counted.field("counts").to_numpy(), kind="stable")[:_MAX_TOP_VALUES]
     chosen = counted.take(pa.array(order)).to_pylist()
     return tuple((one["values"], one["counts"]) for one in chosen)

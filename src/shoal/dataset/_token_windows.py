@@ -1,4 +1,4 @@
-"""Windows of one length over long token arrays: each a numbered sample, read without the rest of its document."""
+"""`TokenWindows`: fixed-length windows over long token arrays, each read without the rest of its document."""
 
 from __future__ import annotations
 
@@ -11,20 +11,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from shoal._typing import IntArray
 from shoal.errors import DecodeError, FieldError, OptionError, PositionError
-from shoal.load import Ragged, SourceDescription, SourceLayout
-from shoal.shard import Shard, ShardSource
+from shoal.load._columns import Ragged
+from shoal.load._sources import SourceDescription, SourceLayout
+from shoal.shard._shard import Shard
+from shoal.shard._source import ShardSource
+
+from ._loader_source import DatasetSource
 
 if TYPE_CHECKING:
     from ._dataset import Dataset
 
 __all__ = ["TokenWindows"]
 
-Int64 = npt.NDArray[np.int64]
 Tokens = npt.NDArray[Any]
-_HEAD = 128
-"""What NumPy writes before the numbers of an array with one axis."""
-_HELD = 8
+_HEADER_BYTES = 128
+"""Size of the ``.npy`` header that NumPy writes for an array with one axis."""
+_MAX_CACHED_DOCUMENTS = 8
 
 
 class TokenWindows:
@@ -33,7 +37,7 @@ class TokenWindows:
     Windows do not cross documents. What is left at a document's end is dropped, or with ``drop_last=False`` padded.
     Of ``.npy`` fields only a window's own bytes are read; of others the documents are, a few of which are held.
 
-    Example:
+    Examples:
         >>> import shoal
         >>> with shoal.ShardWriter("memory://doc/windows/t-%06d.tar") as writer:
         ...     for number, size in enumerate((10, 3, 8)):
@@ -76,7 +80,7 @@ class TokenWindows:
         return _WholeDocuments(self._dataset, self._field)
 
     @functools.cached_property
-    def _counts(self) -> Int64:
+    def _counts(self) -> IntArray:
         """Windows of each document."""
         lengths = self._documents.lengths
         whole = np.maximum(0, (lengths - self._length) // self._stride + 1)
@@ -86,7 +90,7 @@ class TokenWindows:
         return whole + (covered < lengths)
 
     @functools.cached_property
-    def _ends(self) -> Int64:
+    def _ends(self) -> IntArray:
         return np.cumsum(self._counts)
 
     @property
@@ -95,13 +99,19 @@ class TokenWindows:
         how = (self._dataset.fingerprint, self._field, self._length, self._stride, self._drop_last)
         return hashlib.sha256(repr(how).encode()).hexdigest()[:16]
 
+    @property
+    def setting_digests(self) -> dict[str, Any]:
+        """Those of the documents, and how they are cut."""
+        windows = [self._field, self._length, self._stride, self._drop_last]
+        return {**DatasetSource(self._dataset).setting_digests, "windows": windows}
+
     def _place(self, number: int) -> tuple[int, int]:
         """The document of a window, and where in it the window starts."""
         document = int(np.searchsorted(self._ends, number, "right"))
         within = number - (int(self._ends[document - 1]) if document else 0)
         return document, within * self._stride
 
-    def read(self, numbers: Int64) -> list[dict[str, Any]]:
+    def read(self, numbers: IntArray) -> list[dict[str, Any]]:
         """The windows with these numbers."""
         places = [self._place(number) for number in numbers.tolist()]
         keys = self._dataset.source.keys(self._dataset.numbers[[document for document, _ in places]])
@@ -116,7 +126,7 @@ class TokenWindows:
             return found
         return np.concatenate([found, np.full(self._length - len(found), self._pad, found.dtype)])
 
-    def read_batch(self, numbers: Int64, ragged: Ragged) -> dict[str, Any]:
+    def read_batch(self, numbers: IntArray, ragged: Ragged) -> dict[str, Any]:
         """Windows as one array, with their keys and where they start."""
         del ragged
         samples = self.read(numbers)
@@ -149,7 +159,7 @@ class _WholeDocuments:
         self._held: OrderedDict[int, Tokens] = OrderedDict()
 
     @functools.cached_property
-    def lengths(self) -> Int64:
+    def lengths(self) -> IntArray:
         return np.array([len(self._array(sample)) for sample in self._dataset], np.int64)
 
     def _array(self, sample: Any) -> Tokens:
@@ -163,7 +173,7 @@ class _WholeDocuments:
         found = self._held.get(document)
         if found is None:
             found = self._held[document] = self._array(self._dataset.samples_at(np.array([document]))[0])
-            while len(self._held) > _HELD:
+            while len(self._held) > _MAX_CACHED_DOCUMENTS:
                 self._held.popitem(last=False)
         return found[start:stop]
 
@@ -189,24 +199,24 @@ class _NpyDocuments:
     def _header(self, document: int) -> tuple[np.dtype[Any], int]:
         """The type and the number of tokens, as the document itself says."""
         shard, row = self._member(document)
-        head = io.BytesIO(shard.read_part(row, self._field, 0, _HEAD))
+        head = io.BytesIO(shard.read_part(row, self._field, 0, _HEADER_BYTES))
         try:
             np.lib.format.read_magic(head)
             shape, _, dtype = np.lib.format.read_array_header_1_0(head)
         except ValueError as error:
             raise DecodeError("this is not an array", found=str(error), shard=shard.url, field=self._field) from error
-        if len(shape) != 1 or head.tell() != _HEAD or dtype.hasobject:
+        if len(shape) != 1 or head.tell() != _HEADER_BYTES or dtype.hasobject:
             raise DecodeError(
                 "tokens are an array with one axis", found=f"{shape} of {dtype}", shard=shard.url, field=self._field
             )
         return dtype, shape[0]
 
     @functools.cached_property
-    def lengths(self) -> Int64:
+    def lengths(self) -> IntArray:
         sizes = np.concatenate([self._sizes(number) for number in range(len(self._source.shards))])
-        return (sizes[self._rows].astype(np.int64) - _HEAD) // self._dtype.itemsize
+        return (sizes[self._rows].astype(np.int64) - _HEADER_BYTES) // self._dtype.itemsize
 
-    def _sizes(self, number: int) -> Int64:
+    def _sizes(self, number: int) -> IntArray:
         shard = self._source.shard(number)
         part = shard.index.fields.get(self._field)
         if part is None or (part.offset == 0).any():
@@ -228,5 +238,5 @@ class _NpyDocuments:
             self._checked.add(document)
         stop = min(stop, int(self.lengths[document]))
         size = self._dtype.itemsize
-        data = shard.read_part(row, self._field, _HEAD + start * size, _HEAD + stop * size)
+        data = shard.read_part(row, self._field, _HEADER_BYTES + start * size, _HEADER_BYTES + stop * size)
         return np.frombuffer(data, self._dtype)

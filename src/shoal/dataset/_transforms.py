@@ -1,11 +1,11 @@
-"""Methods that give another dataset: select, where, map, filter, sort, and those on columns."""
+"""Methods that return another view of a dataset: select, where, map, filter, sort, and those on columns."""
 
 from __future__ import annotations
 
 import functools
 import operator
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
@@ -13,35 +13,37 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shoal.errors import ColumnError, OptionError, QueryError
-from shoal.load import Auto, DataLoader
-from shoal.sample import Lens, default_network
-from shoal.shard import ShardSource, Source
+from shoal.errors import ColumnError, FieldError, OptionError, QueryError
+from shoal.load._loader import DataLoader
+from shoal.load._options import Auto
+from shoal.sample._lens import Lens, default_network
+from shoal.shard._source import ShardSource, Source, refuse_unknown_column
 
-from ._base import Core, positions_in
-from ._columns import Drop, Keep, Rename, column_values, names_after, sorted_order
-from ._description import Stage, Step
+from ._base import DatasetBase, positions_in
+from ._column_stages import Drop, Keep, Rename, names_after, origin_of
+from ._columns import column_values, sorted_order
+from ._decoding import PAYLOAD
+from ._description import HasColumns, Stage, Step
 from ._fingerprint import fingerprint_of
+from ._metadata import former_names, metadata_table
 from ._output_format import Formatting, format_named
 from ._query import Column, Expression, Field, columns_of, resolve_columns
 from ._query_executor import run_where
 from ._query_parser import as_expression
-from ._splits import DatasetDict, Keys, is_one_of, key_array, split_sizes, stratified
+from ._splits import DatasetDict, Keys, is_one_of, key_array, split_sizes, stratified_split
 
 if TYPE_CHECKING:
     from ._dataset import Dataset
 
-__all__ = ["HuggingFaceVerbs", "Views"]
+__all__ = ["Transforms"]
 
 T = TypeVar("T")
 V = TypeVar("V")
+_NULLS_FIRST = {"at_end": False, "last": False, "at_start": True, "first": True}
 
 
-# ---------------------------------------------------------------------------------------------------------------- Views
-
-
-class Views(Core[T]):
-    """``map``, ``filter``, ``select``, ``where``, ``exclude``, ``columns``, ``as_type``."""
+class Transforms(DatasetBase[T]):
+    """Methods that return another dataset, without reading samples where the index is enough."""
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -51,7 +53,7 @@ class Views(Core[T]):
         and ``filter`` (their code and what they hold), and the type of the samples. Where the data lies is no part of
         it, and no tar is read for it.
 
-        Example:
+        Examples:
             >>> import shoal
             >>> with shoal.ShardWriter("memory://doc/fingerprint/a-%06d.tar") as writer:
             ...     for number in range(4):
@@ -72,9 +74,10 @@ class Views(Core[T]):
             raise OptionError(
                 "this is no type", expected="a class; as_type(V, lens=...) takes the lens", found=repr(kind)
             )
-        found = (
-            default_network().find(self.sample_type, kind) if lens is None else _fitting(lens, self.sample_type, kind)
-        )
+        if lens is None:
+            found = default_network().find(self.sample_type, kind)
+        else:  # raises LensError unless the lens leads from the one type to the other
+            found = Lens.identity(self.sample_type) | lens | Lens.identity(kind)
         stages = (*self._description.stages, Stage("map", found))
         return self._view(sample_type=kind, stages=stages, step=Step(f"as_type({kind.__name__})"))
 
@@ -104,7 +107,7 @@ class Views(Core[T]):
         Told how many calls run at a time, or on what, it gives a loader of samples, which does the work there: see
         ``DataLoader.map``. Raises OptionError.
 
-        Example:
+        Examples:
             >>> import shoal
             >>> with shoal.ShardWriter("memory://doc/map/a-%06d.tar") as writer:
             ...     for number in range(4):
@@ -116,14 +119,14 @@ class Views(Core[T]):
             [[0, 1, 2], [3]]
         """
         if num_parallel_calls is not None or workers is not None:
-            line = DataLoader(self, batch_size=None)
-            return line.map(function, num_parallel_calls, workers="thread" if workers is None else workers)
-        _refuse_uncallable("map", function)
+            loader = DataLoader(self, batch_size=None)
+            return loader.map(function, num_parallel_calls, workers="thread" if workers is None else workers)
+        _check_callable("map", function)
         return self._view(sample_type=object, stages=(*self._description.stages, Stage("map", function)))
 
     def filter(self, function: Callable[[T], object]) -> Dataset[T]:
         """The samples for which a function is true, found as they are read; ``materialize`` gives positions again."""
-        _refuse_uncallable("filter", function)
+        _check_callable("filter", function)
         return self._view(
             sample_type=self._description.sample_type, stages=(*self._description.stages, Stage("filter", function))
         )
@@ -149,23 +152,33 @@ class Views(Core[T]):
     def where(self, expression: str | Expression | Field) -> Dataset[T]:
         """The samples whose metadata fits, found in the index without opening a tar.
 
-        ``json.width`` names a column, and a bare ``width`` will do where only one column ends so. Raises QueryError,
-        which says why where a column was left out of the index.
+        ``json.width`` names a column, and a bare ``width`` will do where only one column ends so. Columns of typed
+        samples have the names and the defaults of their class, whichever version of it was written. After ``map`` and
+        ``as_type`` the condition is still about the stored samples.
+
+        Raises QueryError: for a condition that is not one, and for a column that the index of some shard does not know
+        of all its samples.
         """
         condition = as_expression(expression)
-        resolved = self._resolved(condition)
-        # A condition without a column, such as "true", still needs one row a sample.
-        keep = run_where(resolved, self.table(sorted(columns_of(resolved)) or ["__key__"]))
+        resolved = self._resolve(condition)
+        # A condition without a column, such as "true", still needs a table with one row per sample.
+        try:
+            table = self.table(sorted(columns_of(resolved)) or ["__key__"])
+        except FieldError as error:
+            raise query_error_of(error) from error
+        keep = run_where(resolved, table)
         return self._view(
-            rows=self._kept(keep), step=Step(f"where({condition})", again=operator.methodcaller("where", condition))
+            rows=self._rows_where(keep),
+            step=Step(f"where({condition})", again=operator.methodcaller("where", condition)),
         )
 
     def exclude(self, keys: Keys) -> Dataset[T]:
         """The samples without those that have one of these keys: a list, a set, an array, or another dataset's keys.
 
-        Keys that no sample has are passed over. Raises OptionError for what are no keys.
+        A view of this dataset leaves out its samples and no others, even where keys repeat. Keys that no sample has are
+        passed over. Raises OptionError for what are no keys.
 
-        Example:
+        Examples:
             >>> import shoal
             >>> with shoal.ShardWriter("memory://doc/exclude/a-%06d.tar") as writer:
             ...     for number in range(4):
@@ -174,73 +187,34 @@ class Views(Core[T]):
             >>> ds.exclude(["k1", "k2"]).keys(), ds.exclude(ds.where("cls > 0")).keys()
             (['k0', 'k3'], ['k0'])
         """
+        rows = self._rows_of(keys) if isinstance(keys, DatasetBase) else None
+        if rows is not None:
+            step = Step(f"exclude({len(rows):,} samples)", again=operator.methodcaller("exclude", keys))
+            return self._view(rows=self._rows_where(~np.isin(self.numbers, rows)), step=step)
         gone = key_array(keys)
         step = Step(f"exclude({len(gone):,} keys)", again=operator.methodcaller("exclude", gone))
-        return self._view(rows=self._kept(~is_one_of(self.key_column(), gone)), step=step)
+        return self._view(rows=self._rows_where(~is_one_of(self.key_column(), gone)), step=step)
 
     def column(self, name: str | Field | Expression) -> pa.ChunkedArray:
         """One metadata column, named as ``where`` names it; ``"key"`` is the keys. Raises QueryError."""
         if isinstance(name, str) and name in ("key", "__key__"):
             return self.key_column()
-        # Text is a name here, so that any name can be written; as a condition it would be read.
-        column = self._resolved(Column(name) if isinstance(name, str) else as_expression(name))
+        # A str is a name here and is not parsed, so that any name can be given.
+        column = self._resolve(Column(name) if isinstance(name, str) else as_expression(name))
         if not isinstance(column, Column):
             raise QueryError("this is no column", expected="a name, or F.name", found=str(name))
         return self.table([column.name]).column(0)
 
-    def _kept(self, keep: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-        """The numbers of the samples in view for which this is true."""
-        return np.flatnonzero(keep) if self._rows is None else self._rows[keep]
-
-    def _resolved(self, condition: Expression) -> Expression:
-        """The condition with the names of columns. Raises QueryError."""
-        try:
-            return resolve_columns(condition, ("__key__", *self.column_names))
-        except QueryError:
-            for name in sorted(columns_of(condition)):
-                reason = _why_dropped(self.source, name)
-                if reason is not None:
-                    raise QueryError("the column is not in the index", found=reason, hint=_DROPPED) from None
-            raise
-
     def table(self, names: Sequence[str] | None = None) -> pa.Table:
-        """Metadata columns as an Arrow table, one row a sample."""
-        table = self.source.table(self.column_names if names is None else list(names))
-        return table if self._rows is None else table.take(pa.array(self._rows))
+        """Metadata columns as an Arrow table, one row a sample; null where a sample has no such value.
 
-
-def _refuse_uncallable(verb: str, function: object) -> None:
-    if not callable(function):
-        raise OptionError(f"{verb} takes a function", expected="something to call", found=repr(function))
-
-
-_DROPPED = "read the samples and choose with `filter`"
-
-
-def _why_dropped(source: Source, name: str) -> str | None:
-    """Why a column that a user names was left out of the index, where it was."""
-    if not isinstance(source, ShardSource):
-        return None
-    for number in range(len(source.shards)):
-        for dropped, reason in source.shard(number).index.facts.dropped.items():
-            if name == dropped or dropped.endswith(f".{name}") or name.startswith(f"{dropped}."):
-                return f"{dropped}: {reason}"
-    return None
-
-
-def _fitting(lens: Lens[T, V], source: type[T], view: type[V]) -> Lens[T, V]:
-    """A lens that the user chose, if it leads from what there is to what was asked for. Raises LensError."""
-    return Lens.identity(source) | lens | Lens.identity(view)
-
-
-# ------------------------------------------------- the verbs that users of Hugging Face datasets know, with its meaning
-
-
-_NULLS_FIRST = {"at_end": False, "last": False, "at_start": True, "first": True}
-
-
-class HuggingFaceVerbs(Core[T]):
-    """``select_columns``, ``sort``, ``train_test_split``, ``with_format`` and their neighbours."""
+        Raises FieldError for a column that there is not, and for one that is not known of all samples.
+        """
+        if names is None:
+            return metadata_table(self, self.column_names)
+        if isinstance(self.source, HasColumns):
+            refuse_unknown_column(names, self.column_names)
+        return metadata_table(self, names)
 
     @property
     def num_rows(self) -> int:
@@ -253,34 +227,34 @@ class HuggingFaceVerbs(Core[T]):
         Typed samples become dicts. Raises ColumnError for a column that there is not: now where the columns are known,
         after a ``map`` as samples are read.
 
-        Example:
+        Examples:
             >>> import shoal
             >>> with shoal.ShardWriter("memory://doc/select/a-%06d.tar") as writer:
             ...     writer.write({"__key__": "k", "txt": "a cat", "cls": 7})
             >>> shoal.Dataset("memory://doc/select").select_columns(["cls"])[0]
             {'cls': 7}
         """
-        names = _names(column_names)
-        keep = Keep(names, strict=not self._know(names))
-        return self._beneath_format(keep, lambda name: name if name in names else None, f"select_columns({names!r})")
+        names = _column_tuple(column_names)
+        keep = Keep(names, strict=not self._check_columns(names))
+        return self._map_before_format(keep, lambda name: name if name in names else None, f"select_columns({names!r})")
 
     def remove_columns(self, column_names: str | Sequence[str]) -> Dataset[dict[str, Any]]:
         """Samples without these columns, whose bytes are not read. Raises ColumnError, as `select_columns` does.
 
-        Example:
+        Examples:
             >>> import shoal
             >>> with shoal.ShardWriter("memory://doc/remove/a-%06d.tar") as writer:
             ...     writer.write({"__key__": "k", "txt": "a cat", "cls": 7})
             >>> shoal.Dataset("memory://doc/remove").remove_columns(["txt", "__url__"])[0]
             {'__key__': 'k', 'cls': 7}
         """
-        names = _names(column_names)
-        drop = Drop(frozenset(names), strict=not self._know(names))
-        return self._beneath_format(drop, lambda name: None if name in names else name, f"remove_columns({names!r})")
+        names = _column_tuple(column_names)
+        drop = Drop(frozenset(names), strict=not self._check_columns(names))
+        return self._map_before_format(drop, lambda name: None if name in names else name, f"remove_columns({names!r})")
 
     def rename_column(self, original_column_name: str, new_column_name: str) -> Dataset[dict[str, Any]]:
         """One column under a new name: ``rename_columns({original_column_name: new_column_name})``."""
-        return HuggingFaceVerbs.rename_columns(self, {original_column_name: new_column_name})
+        return Transforms.rename_columns(self, {original_column_name: new_column_name})
 
     def rename_columns(self, column_mapping: Mapping[str, str]) -> Dataset[dict[str, Any]]:
         """Columns under new names, ``{"txt": "text"}``, in their old places. Typed samples become dicts.
@@ -288,7 +262,7 @@ class HuggingFaceVerbs(Core[T]):
         Raises ColumnError for a column that there is not, and for a new name that is empty, given twice, or there
         already.
 
-        Example:
+        Examples:
             >>> import shoal
             >>> with shoal.ShardWriter("memory://doc/renamed/a-%06d.tar") as writer:
             ...     writer.write({"__key__": "k", "txt": "a cat", "cls": 7})
@@ -296,16 +270,18 @@ class HuggingFaceVerbs(Core[T]):
             >>> ds.fields, ds.select_columns("text")[0]
             (('text', 'cls'), {'text': 'a cat'})
         """
-        known = self._know(tuple(column_mapping))
+        known = self._check_columns(tuple(column_mapping))
         new: list[Any] = list(column_mapping.values())
         if not all(isinstance(name, str) and name for name in new):
             raise ColumnError("a new name is empty", found=", ".join(map(repr, new)))
-        staying = set(self._beneath_columns() or ()) - set(column_mapping)
+        staying = set(self._unformatted_columns() or ()) - set(column_mapping)
         if len(set(new)) < len(new) or staying & set(new):
             taken = [name for name in new if name in staying or new.count(name) > 1]
             raise ColumnError("two columns would have one name", found=taken[0])
         rename = Rename(tuple(column_mapping.items()), strict=not known)
-        return self._beneath_format(rename, lambda name: column_mapping.get(name, name), f"rename({column_mapping!r})")
+        return self._map_before_format(
+            rename, lambda name: column_mapping.get(name, name), f"rename({column_mapping!r})"
+        )
 
     def with_format(
         self,
@@ -332,7 +308,7 @@ class HuggingFaceVerbs(Core[T]):
             ColumnError: There is no such column.
             MissingExtraError: The format's package is not installed.
 
-        Example:
+        Examples:
             >>> import shoal
             >>> with shoal.ShardWriter("memory://doc/format/a-%06d.tar") as writer:
             ...     for number in range(3):
@@ -342,14 +318,14 @@ class HuggingFaceVerbs(Core[T]):
             ({'cls': tensor(1)}, {'cls': tensor([0, 1])})
         """
         kind = format_named(type)
-        chosen = None if columns is None else _names(columns)
-        self._know(chosen or ())
+        chosen = None if columns is None else _column_tuple(columns)
+        self._check_columns(chosen or ())
         if output_all_columns and chosen is not None and kind in ("arrow", "pandas"):
             raise TypeError(f"a table has no place for columns that are not formatted, so {kind} cannot keep them")
         if kind is None and chosen is None:
-            return self._formatted(None, "with_format(None)")
+            return self._set_format(None, "with_format(None)")
         form = Formatting(kind, chosen, output_all_columns, tuple(format_kwargs.items()))
-        return self._formatted(form, f"with_format({kind!r})")
+        return self._set_format(form, f"with_format({kind!r})")
 
     def with_transform(
         self,
@@ -363,7 +339,7 @@ class HuggingFaceVerbs(Core[T]):
         gets; with ``output_all_columns`` the others are added to what it gives. Raises ColumnError for a column that
         there is not, and TypeError, when a sample is read, if it gives no dict.
 
-        Example:
+        Examples:
             >>> import shoal
             >>> with shoal.ShardWriter("memory://doc/transform/a-%06d.tar") as writer:
             ...     for number in range(3):
@@ -376,10 +352,10 @@ class HuggingFaceVerbs(Core[T]):
         """
         if not callable(transform):
             raise OptionError("this is not a function", expected="a function of a dict", found=repr(transform))
-        chosen = None if columns is None else _names(columns)
-        self._know(chosen or ())
+        chosen = None if columns is None else _column_tuple(columns)
+        self._check_columns(chosen or ())
         form = Formatting("custom", chosen, output_all_columns, transform=transform)
-        return self._formatted(form, "with_transform(...)")
+        return self._set_format(form, "with_transform(...)")
 
     def take(self, n: int) -> Dataset[T]:
         """The first ``n`` samples, or all where there are fewer."""
@@ -395,7 +371,7 @@ class HuggingFaceVerbs(Core[T]):
         The first parts have one sample more where they cannot all be equal. Raises OptionError for an ``index`` that is
         not below ``num_shards``.
 
-        Example:
+        Examples:
             >>> import shoal
             >>> with shoal.ShardWriter("memory://doc/shard/a-%06d.tar") as writer:
             ...     for number in range(5):
@@ -410,7 +386,7 @@ class HuggingFaceVerbs(Core[T]):
         start = size * index + min(index, more)
         stop = start + size + (index < more)
         positions = np.arange(start, stop) if contiguous else np.arange(index, len(self), num_shards)
-        return self._chosen_by(positions, f"shard({num_shards}, {index})")
+        return self._select_positions(positions, f"shard({num_shards}, {index})")
 
     def train_test_split(
         self,
@@ -431,7 +407,7 @@ class HuggingFaceVerbs(Core[T]):
             OptionError: Sizes do not fit the number of samples, or a value occurs too seldom to be in both.
             ColumnError: There is no such column.
 
-        Example:
+        Examples:
             >>> import shoal
             >>> with shoal.ShardWriter("memory://doc/train-test-split/a-%06d.tar") as writer:
             ...     for number in range(10):
@@ -453,13 +429,13 @@ class HuggingFaceVerbs(Core[T]):
             first, second = np.arange(train), np.arange(train, train + test)
         elif stratify_by_column is not None:
             values = column_values(cast("Dataset[Any]", self), stratify_by_column)
-            first, second = stratified(values, train, test, rng)
+            first, second = stratified_split(values, train, test, rng)
         else:
             order = rng.permutation(len(self))
             first, second = order[test : test + train], order[:test]
         parts = {
-            "train": self._chosen_by(first, "train_test_split['train']"),
-            "test": self._chosen_by(second, "train_test_split['test']"),
+            "train": self._select_positions(first, "train_test_split['train']"),
+            "test": self._select_positions(second, "train_test_split['test']"),
         }
         for part in parts.values():
             part.seed = drawn if shuffle and generator is None else None
@@ -486,7 +462,7 @@ class HuggingFaceVerbs(Core[T]):
             ColumnError: There is no such column.
             OptionError: ``reverse`` has another length than the columns, or ``null_placement`` is none of these.
 
-        Example:
+        Examples:
             >>> import shoal
             >>> with shoal.ShardWriter("memory://doc/sort/a-%06d.tar") as writer:
             ...     for number in range(4):
@@ -494,7 +470,7 @@ class HuggingFaceVerbs(Core[T]):
             >>> shoal.Dataset("memory://doc/sort").sort(["cls", "width"], reverse=[True, False]).keys()
             ['k3', 'k1', 'k2', 'k0']
         """
-        names = _names(column_names)
+        names = _column_tuple(column_names)
         downward = [reverse] * len(names) if isinstance(reverse, bool) else list(reverse)
         if len(downward) != len(names):
             raise OptionError("reverse has one answer a column", expected=len(names), found=len(downward))
@@ -504,7 +480,7 @@ class HuggingFaceVerbs(Core[T]):
             return self._view()
         columns = [column_values(cast("Dataset[Any]", self), name) for name in names]
         order = sorted_order(columns, downward, nulls_first=_NULLS_FIRST[null_placement])
-        return self._chosen_by(order, f"sort({names!r})")
+        return self._select_positions(order, f"sort({names!r})")
 
     def unique(self, column: str) -> list[Any]:
         """The values of a column, each once, in the order they first come; None where a sample has none.
@@ -513,7 +489,7 @@ class HuggingFaceVerbs(Core[T]):
         ColumnError when there is no such column, and OptionError for one of values that are not compared, such as
         arrays.
 
-        Example:
+        Examples:
             >>> import shoal
             >>> with shoal.ShardWriter("memory://doc/unique/a-%06d.tar") as writer:
             ...     for number in range(4):
@@ -528,52 +504,123 @@ class HuggingFaceVerbs(Core[T]):
             raise OptionError("these values are not compared", found=str(values.type), field=column) from error
         return found
 
-    def _chosen_by(self, positions: Any, shown: str) -> Dataset[T]:
-        """The samples at these positions; a verb that did it is noted."""
+    def _rows_where(self, keep: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+        """The rows of the samples in view for which the mask is true."""
+        return np.flatnonzero(keep) if self._rows is None else self._rows[keep]
+
+    def _resolve(self, condition: Expression) -> Expression:
+        """The condition with the names of columns. Raises QueryError."""
+        columns = self.column_names
+        try:
+            resolved = resolve_columns(condition, ("__key__", *columns))
+            self._refuse_renamed(columns_of(resolved))
+            return resolved
+        except QueryError:
+            strange = sorted(columns_of(condition) - {"__key__", *columns})
+            former = former_names(self)
+            for name in strange:
+                _refuse_former(name, former)
+                reason = _reason_dropped(self.source, name)
+                if reason is not None:
+                    problem = f"Cannot query column {name!r}: {reason}"
+                    raise QueryError(problem, hint="read the samples and choose with `filter`") from None
+            if strange and not columns:
+                what = "the dataset has" if isinstance(self.source, HasColumns) else "this format has"
+                problem = f"Cannot query column {strange[0]!r}: {what} no indexed columns"
+                raise QueryError(problem, hint="read the samples and choose with `filter`") from None
+            raise
+
+    def _refuse_renamed(self, columns: Iterable[str]) -> None:
+        """Raise QueryError for a stored column whose name is another column of the samples in view."""
+        stages = self._unformatted_stages()
+        names = (self._unformatted_columns() or ()) if stages else ()
+        for column in columns if names else ():
+            parts = column.removeprefix(f"{PAYLOAD}.").split(".")
+            fields = (".".join(parts[:end]) for end in range(1, len(parts) + 1))
+            renamed = next((field for field in fields if field in names and origin_of(field, stages) != field), None)
+            if renamed is not None:
+                problem = f"Cannot query column {column!r}: {renamed!r} is another column since it was renamed"
+                raise QueryError(problem, hint="call `where` before the columns are renamed")
+
+    def _select_positions(self, positions: Any, shown: str) -> Dataset[T]:
+        """The samples at these positions; ``shown`` is the method call for `repr`."""
         rows = self._numbers(np.asarray(positions, np.int64))
         return self._view(rows=rows, sample_type=self._description.sample_type, step=Step(shown, rows=rows))
 
-    def _beneath_columns(self, *, complete: bool = False) -> tuple[str, ...] | None:
+    def _unformatted_columns(self, *, complete: bool = False) -> tuple[str, ...] | None:
         """The columns before the format, where they are known."""
-        return names_after(self._without_format(), self._stored_columns(complete=complete))
+        return names_after(self._unformatted_stages(), self._stored_columns(complete=complete))
 
-    def _without_format(self) -> tuple[Stage, ...]:
+    def _unformatted_stages(self) -> tuple[Stage, ...]:
         stages = self._description.stages
         return stages if self._format is None else stages[:-1]
 
-    def _know(self, names: Sequence[str]) -> bool:
+    def _check_columns(self, names: Sequence[str]) -> bool:
         """Whether it is known that all of these are columns. Raises ColumnError when one is known not to be."""
-        first = self._beneath_columns()
+        first = self._unformatted_columns()
         if first is None:
             return False
         missing = [name for name in names if name not in first]
-        known = self._beneath_columns(complete=True) if missing else first
+        known = self._unformatted_columns(complete=True) if missing else first
         unknown = [name for name in missing if name not in (known or ())]
         if unknown:
             raise ColumnError("no such column", expected=" or ".join(known or ()), found=unknown[0])
         return True
 
-    def _beneath_format(
+    def _map_before_format(
         self, step: Keep | Drop | Rename, renamed: Callable[[str], str | None], shown: str
     ) -> Dataset[dict[str, Any]]:
-        """This dataset with its columns changed before they are formatted, as in Hugging Face."""
-        form, stages = self._format, (*self._without_format(), Stage("map", step))
+        """This dataset with a column stage added before its format, as in Hugging Face datasets."""
+        form, stages = self._format, (*self._unformatted_stages(), Stage("map", step))
         if form is None:
             return self._view(sample_type=dict, stages=stages, step=Step(shown))
         after = None if form.columns is None else tuple(new for name in form.columns if (new := renamed(name)))
         stages = (*stages, Stage("map", replace(form, columns=after)))
         return self._view(sample_type=self._description.sample_type, stages=stages, step=Step(shown))
 
-    def _formatted(self, form: Formatting | None, shown: str) -> Dataset[Any]:
+    def _set_format(self, form: Formatting | None, shown: str) -> Dataset[Any]:
         """This dataset with another format, or without one."""
-        stages = self._without_format()
+        stages = self._unformatted_stages()
         if form is None:
             kind = self._description.sample_type if self._format is None else dict if stages else None
             return self._view(sample_type=kind, stages=stages, step=Step(shown))
         return self._view(sample_type=object, stages=(*stages, Stage("map", form)), step=Step(shown))
 
 
-def _names(names: str | Sequence[str]) -> tuple[str, ...]:
+def _check_callable(verb: str, function: object) -> None:
+    if not callable(function):
+        raise OptionError(f"{verb} takes a function", expected="something to call", found=repr(function))
+
+
+def query_error_of(error: FieldError) -> QueryError:
+    """The same error as one of a query."""
+    return QueryError(
+        error.problem, expected=error.expected, found=error.found, shard=error.shard, key=error.key, hint=error.hint
+    )
+
+
+def _refuse_former(name: str, former: Mapping[str, str]) -> None:
+    """Raise QueryError for a name that only older data has for a field."""
+    for old, new in former.items():
+        if name == old or old.endswith(f".{name}"):
+            hint = f"write {new.rpartition('.')[2]}, which stands for both"
+            raise QueryError(f"Cannot query column {name!r}: it is a former name of {new!r}", hint=hint) from None
+
+
+def _reason_dropped(source: Source, name: str) -> str | None:
+    """Why a column is not in the index of a shard, though its samples have it; None if they do not."""
+    if not isinstance(source, ShardSource):
+        return None
+    for number in range(len(source.shards)):
+        facts = source.shard(number).index.facts
+        meant = [known for known in (*facts.dropped, *facts.nested) if known.endswith(f".{name}")]
+        reason = next(filter(None, map(facts.unanswerable, (name, *meant))), None)
+        if reason is not None:
+            return reason
+    return None
+
+
+def _column_tuple(names: str | Sequence[str]) -> tuple[str, ...]:
     found = (names,) if isinstance(names, str) else tuple(names)
     if not all(isinstance(name, str) for name in found):
         raise OptionError("columns are named by texts", expected="a list of names", found=repr(names))

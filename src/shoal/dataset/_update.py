@@ -1,42 +1,43 @@
-"""Datasets that change: ``append`` and ``refresh``, ``tombstone`` and ``restore``."""
+"""Change a dataset in its store: append samples, delete and restore them, and refresh views after such changes."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from shoal._typing import IntArray
 from shoal.errors import ManifestError, OptionError, SampleKeyError
-from shoal.shard import ShardSource, Source
+from shoal.shard._source import ShardSource, Source
 
-from ._append import append_samples, dataset_of
+from ._append import append_samples, find_target
+from ._base import DatasetBase
 from ._description import CompositeDescription, Step, source_identity
 from ._splits import Keys, is_one_of, key_array
 from ._tombstones import Tombstone, add_tombstones, remove_tombstones, tombstones_of
-from ._transforms import Views
+from ._transforms import Transforms
 
 if TYPE_CHECKING:
     from ._dataset import Dataset
 
-__all__ = ["Growth"]
+__all__ = ["Update"]
 
 T = TypeVar("T")
-Int64 = npt.NDArray[np.int64]
 
 
 @runtime_checkable
 class _Refreshable(Protocol):
-    """A recipe that can be made again of what is there now."""
+    """A composite description that can be built again from the datasets as they are now."""
 
     def refreshed(self) -> CompositeDescription: ...
 
 
-class Growth(Views[T]):
-    """``append``, ``refresh``, ``tombstone``, ``tombstones``, ``restore``."""
+class Update(Transforms[T]):
+    """Methods that change a dataset in its store, and `refresh`, which sees such changes."""
 
     def append(
         self, samples: Iterable[Any], *, max_samples: int | None = None, max_bytes: int | None = None
@@ -50,7 +51,7 @@ class Growth(Views[T]):
         Raises SchemaMismatchError for samples of another type than the manifest's, WriteError for a key that is there
         already, ManifestError where there is no manifest to add to, OptionError when called on a view.
 
-        Example:
+        Examples:
             >>> import shoal
             >>> with shoal.ShardWriter("memory://doc/append/a-%06d.tar") as writer:
             ...     writer.write({"__key__": "one", "txt": "1"})
@@ -59,23 +60,29 @@ class Growth(Views[T]):
             >>> ds.keys(), grown.keys(), [url.rpartition("/")[2] for url in grown.shards]
             (['one'], ['one', 'two'], ['a-000000.tar', 'a-000001.tar'])
         """
-        said = self.described
+        description = self.described
         if (
             self._chosen is not None
-            or said.stages
-            or said.fields is not None
-            or isinstance(said.path, CompositeDescription)
+            or description.stages
+            or description.fields is not None
+            or isinstance(description.path, CompositeDescription)
         ):
             raise OptionError("samples are added to a dataset, not to a view of it", found=repr(self))
-        target = dataset_of(self.source, said.path, said.options.split)
+        target = find_target(self.source, description.path, description.options.split)
         whole = self._another(
-            replace(said, path=target.root, options=replace(said.options, split=target.split), tombstones=False)
+            replace(
+                description,
+                path=target.root,
+                options=replace(description.options, split=target.split),
+                tombstones=False,
+            )
         )
         added = append_samples(samples, target, whole, max_samples, max_bytes)
         fresh = self.refresh()
-        if {_plain(url) for url in added} <= {_plain(url) for url in fresh.shards}:
+        if {url.removeprefix("./") for url in added} <= {url.removeprefix("./") for url in fresh.shards}:
             return fresh
-        return self._another(replace(said, path=(*self.shards, *added)))  # a list of shards does not name the new ones
+        # The dataset was opened from a list of shards, which does not include the new ones.
+        return self._another(replace(description, path=(*self.shards, *added)))
 
     def refresh(self) -> Dataset[T]:
         """The dataset as it is now: the manifest, the folder or the pattern is looked at again.
@@ -84,32 +91,42 @@ class Growth(Views[T]):
         stay the same samples. Datasets put together of others are put together of what those are now. This dataset and
         its views stay as they are. Raises ManifestError when a shard that samples were chosen from is gone.
         """
-        said = self.described
-        path: Any = said.path
+        description = self.described
+        path: Any = description.path
         path = path.refreshed() if isinstance(path, _Refreshable) else path
-        fresh = self._another(replace(said, path=path, steps=()))
-        for step in said.steps:
-            fresh = self._done_again(step, fresh)
+        fresh = self._another(replace(description, path=path, steps=()))
+        for step in description.steps:
+            fresh = self._reapply(step, fresh)
         return fresh
 
-    def _done_again(self, step: Step, fresh: Any) -> Dataset[T]:
+    def _reapply(self, step: Step, fresh: Any) -> Dataset[T]:
         if step.again is not None:
             again: Dataset[T] = step.again(fresh)
             return again
-        rows = None if step.rows is None else _moved(step.rows, self.source, fresh.source, fresh.numbers)
+        rows = None if step.rows is None else _rows_after_refresh(step.rows, self.source, fresh.source, fresh.numbers)
         view: Dataset[T] = fresh._view(rows=rows, step=replace(step, rows=rows))  # noqa: SLF001 - as self's
         return view
 
-    def tombstone(self, keys: Keys, reason: str | None = None) -> Dataset[T]:
+    def tombstone(
+        self, keys: Keys, reason: str | None = None, *, repeated: Literal["error", "all"] = "error"
+    ) -> Dataset[T]:
         """Delete samples for good, without touching a tar; gives the dataset without them.
 
-        The keys are written beside the manifest, in ``.shoal/tombstones.json``, and every later opening leaves the
-        samples out, unless it says ``tombstones=False``. ``restore`` brings them back. This dataset and its views stay
-        as they are. One process at a time may do this.
+        Which samples is kept beside the manifest, in ``.shoal/tombstones.json``, and every later opening leaves them
+        out, unless it says ``tombstones=False``. ``restore`` brings them back. This dataset and its views stay as they
+        are. One process at a time may do this.
 
-        Raises SampleKeyError, naming the first, when no sample has a key; FormatError where there are no tars.
+        Args:
+            keys: Keys of samples in view; or a view, such as one by ``where``, whose samples are deleted and no others.
+            reason: Kept with each sample.
+            repeated: What happens where several samples have a key that is named: an error with their number, or
+                ``"all"`` of them are deleted.
 
-        Example:
+        Raises:
+            SampleKeyError: No sample has a key, or several have one; the first keys are named.
+            FormatError: There are no tars.
+
+        Examples:
             >>> import shoal
             >>> with shoal.ShardWriter("memory://doc/tombstone/a-%06d.tar") as writer:
             ...     for number in range(3):
@@ -122,32 +139,78 @@ class Growth(Views[T]):
         """
         if reason is not None and not isinstance(reason, str):
             raise OptionError("a reason is text", expected="str", found=repr(reason))
-        gone, here = key_array(keys), self.key_column()
-        dead = pa.array([stone.key for stone in self.tombstones], pa.large_string())
-        known = pa.chunked_array([*here.cast(pa.large_string()).chunks, dead], pa.large_string())
-        _refuse_unknown(gone, known, "no sample has this key")
-        add_tombstones(self.source, self._description.path, self._kept(is_one_of(here, gone)), reason)
+        _check_repeated(repeated)
+        rows = self._rows_of(keys) if isinstance(keys, DatasetBase) else None
+        rows = self._rows_of_keys(keys, repeated) if rows is None else self._rows_in_view(rows)
+        add_tombstones(self.source, self._description.path, rows, reason)
         return self.refresh()
+
+    def _rows_of_keys(self, keys: Keys, repeated: str) -> IntArray:
+        """The rows of the samples in view that have these keys."""
+        gone, here = key_array(keys), self.key_column().cast(pa.large_string())
+        dead = pa.array([stone.key for stone in self.tombstones], pa.large_string())
+        _refuse_unknown(gone, pa.chunked_array([*here.chunks, dead], pa.large_string()), "no sample has this key")
+        rows = np.unique(self._rows_where(is_one_of(here, gone)))
+        if repeated == "error":
+            _refuse_repeated(self.source.keys(rows), "samples", "tombstone(ds.where(...))")
+        return rows
+
+    def _rows_in_view(self, rows: IntArray) -> IntArray:
+        """These rows, of which those that were deleted before are passed over."""
+        there = np.isin(rows, self.numbers)
+        strange = pa.array(self.source.keys(rows[~there]), pa.large_string())
+        dead = pa.array([stone.key for stone in self.tombstones], pa.large_string())
+        _refuse_unknown(strange, pa.chunked_array([dead]), "a sample is not in this view")
+        return np.unique(rows[there])
 
     @property
     def tombstones(self) -> tuple[Tombstone, ...]:
         """The samples that were deleted from these shards: key, shard and reason."""
         return tombstones_of(self.source, self._description.path)
 
-    def restore(self, keys: Keys | None = None) -> Dataset[T]:
+    def restore(
+        self, keys: Keys | Iterable[Tombstone] | None = None, *, repeated: Literal["error", "all"] = "error"
+    ) -> Dataset[T]:
         """Bring deleted samples back, all of them without ``keys``; gives the dataset with them.
 
-        Raises SampleKeyError for a key that was not deleted.
+        ``keys`` may also be some of ``tombstones``. Raises SampleKeyError for a key that was not deleted, and for one
+        under which several samples were, unless ``repeated="all"``.
         """
-        dead = pa.array([stone.key for stone in self.tombstones], pa.large_string())
-        wanted = dead if keys is None else key_array(keys)
-        _refuse_unknown(wanted, pa.chunked_array([dead]), "no deleted sample has this key")
-        remove_tombstones(self.source, self._description.path, wanted.to_pylist())
+        _check_repeated(repeated)
+        stones = self.tombstones
+        if keys is not None and not isinstance(keys, (DatasetBase, pa.Array, pa.ChunkedArray, str, bytes)):
+            keys = list(keys)
+        given = [key for key in keys if isinstance(key, Tombstone)] if isinstance(keys, list) else []
+        if given and isinstance(keys, list) and len(given) == len(keys):
+            places = {(stone.shard, stone.row) for stone in given}
+            chosen = [stone for stone in stones if (stone.shard, stone.row) in places]
+        elif keys is not None:
+            dead = pa.array([stone.key for stone in stones], pa.large_string())
+            wanted = key_array(keys)
+            _refuse_unknown(wanted, pa.chunked_array([dead]), "no deleted sample has this key")
+            names = set(wanted.to_pylist())
+            chosen = [stone for stone in stones if stone.key in names]
+            if repeated == "error":
+                _refuse_repeated([stone.key for stone in chosen], "deleted samples", "restore(some of ds.tombstones)")
+        else:
+            chosen = list(stones)
+        remove_tombstones(self.source, self._description.path, chosen)
         return self.refresh()
 
 
-def _plain(url: str) -> str:
-    return url.removeprefix("./")
+def _check_repeated(repeated: object) -> None:
+    if repeated not in ("error", "all"):
+        raise OptionError(f"repeated must be 'error' or 'all', got {repeated!r}")
+
+
+def _refuse_repeated(keys: Sequence[str], what: str, exact: str) -> None:
+    """Raise SampleKeyError where several samples have one of these keys."""
+    repeated = {key: count for key, count in Counter(keys).items() if count > 1}
+    if repeated:
+        shown = ", ".join(f"{count} {what} have the key {key!r}" for key, count in list(repeated.items())[:3])
+        more = f" and {len(repeated) - 3:,} more keys repeat" if len(repeated) > 3 else ""
+        hint = f"pass repeated='all' for all {sum(repeated.values()):,} of them, or choose some: {exact}"
+        raise SampleKeyError(f"{shown}{more}", hint=hint)
 
 
 def _refuse_unknown(wanted: pa.Array, known: pa.ChunkedArray, problem: str) -> None:
@@ -157,8 +220,8 @@ def _refuse_unknown(wanted: pa.Array, known: pa.ChunkedArray, problem: str) -> N
         raise SampleKeyError(problem, found=", ".join(map(repr, strange[:3].to_pylist())) + more)
 
 
-def _moved(rows: Int64, old: Source, new: Source, living: Int64) -> Int64:
-    """The numbers that samples have now; those deleted since are left out."""
+def _rows_after_refresh(rows: IntArray, old: Source, new: Source, visible: IntArray) -> IntArray:
+    """The rows that samples have in the refreshed source, without those deleted since."""
     if not (isinstance(old, ShardSource) and isinstance(new, ShardSource)):
         if source_identity(old) != source_identity(new):
             raise OptionError(
@@ -167,14 +230,14 @@ def _moved(rows: Int64, old: Source, new: Source, living: Int64) -> Int64:
                 hint="refresh the dataset first, then choose",
             )
         return rows
-    places = _places(old, new, np.unique(np.searchsorted(old.starts, rows, "right") - 1).tolist())
+    places = _new_shard_numbers(old, new, np.unique(np.searchsorted(old.starts, rows, "right") - 1).tolist())
     numbers = np.searchsorted(old.starts, rows, "right") - 1
-    found: Int64 = new.starts[places[numbers]] + rows - old.starts[numbers]
-    return found[np.isin(found, living)]
+    found: IntArray = new.starts[places[numbers]] + rows - old.starts[numbers]
+    return found[np.isin(found, visible)]
 
 
-def _places(old: ShardSource, new: ShardSource, touched: Sequence[int]) -> Int64:
-    """Where each touched shard stands now. Raises ManifestError when it is gone, or another."""
+def _new_shard_numbers(old: ShardSource, new: ShardSource, touched: Sequence[int]) -> IntArray:
+    """The number that each touched shard has now. Raises ManifestError if it is gone or was replaced."""
     there = {ref.url: number for number, ref in reversed(list(enumerate(new.shards)))}
     places = np.zeros(len(old.shards), np.int64)
     for number in touched:

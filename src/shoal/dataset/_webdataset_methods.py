@@ -1,35 +1,446 @@
-"""The methods that users of webdataset know, on datasets and on loaders."""
+"""The methods of webdataset, on datasets and on the loaders that `shuffle` and the like return.
+
+Each stage is a frozen description, which has the parent dataset, and a source, which reads the parent. The result is a
+dataset again: it has positions if the parent has them, else it is read in order.
+"""
+
+# ruff: noqa: SLF001 - one dataset reads another
 
 from __future__ import annotations
 
+import itertools
+import math
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypeVar, cast
 
 import numpy as np
+import pyarrow as pa
 
-from shoal.codec import decode_spec
-from shoal.errors import OptionError, ShoalWarning
-from shoal.load import DataLoader, Filter, Map, Shuffle, takes_rng
+from shoal._typing import IntArray
+from shoal.codec._dispatch import decode_spec
+from shoal.codec._frameworks import framework_of
+from shoal.errors import ColumnError, FieldError, OptionError, PositionError, SampleKeyError, ShoalWarning
+from shoal.load._collate import SampleBatch
+from shoal.load._loader import DataLoader
+from shoal.load._stages import Filter, Map, Shuffle, takes_rng
+from shoal.order._epoch_plan import launched_rank
+from shoal.sample._annotations import is_record
+from shoal.shard._shard import Decoders
+from shoal.shard._source import Source
+from shoal.shard._stream import ErrorLog
 
-from ._base import Core
+from ._base import DatasetBase
 from ._batches import check_batch_size
-from ._columns import DecodeColumns, Drop, Keep, MapColumns, PickTuple, Relabel, RelabelMatching
-from ._description import Stage, Step
-from ._webdataset_stages import Batched, Counted, Epoch, Sliced, Unbatched, collate, dataset_of, has_positions
+from ._column_stages import DecodeColumns, Drop, Keep, MapColumns, PickTuple, Relabel, RelabelMatching
+from ._description import Stage, Step, digest_of
+from ._fingerprint import digest_value
 
 if TYPE_CHECKING:
     from ._dataset import Dataset
 
-__all__ = ["SampleLoader", "WebDatasetVerbs"]
+__all__ = ["SampleLoader", "WebDatasetMethods"]
 
 T = TypeVar("T")
 Function = Callable[[Any], Any]
 
+_NO_DECODERS: Decoders = {}
 
-class WebDatasetVerbs(Core[T]):
-    """``decode``, ``to_tuple``, ``rename``, ``map_dict``, ``batched``, ``with_epoch`` and their neighbours."""
+
+class _Elements:
+    """A source of the elements of another dataset, in order; those with positions say more."""
+
+    fields: tuple[str, ...] = ()
+    positional = False
+
+    def __init__(self, parent: DatasetBase[Any], recipe: object) -> None:
+        self.parent = parent
+        self._recipe = recipe
+
+    @property
+    def identity(self) -> str:
+        """What it is made of, and how."""
+        how = {name: value for name, value in vars(self._recipe).items() if name != "parent"}
+        return digest_of([type(self).__name__, cast("Dataset[Any]", self.parent).fingerprint, digest_value(how)])
+
+    def __len__(self) -> int:
+        raise TypeError("how many elements there are is not known before they are read; with_length says it")
+
+    def read(self, rows: IntArray, fields: Sequence[str] | None = None, decoders: Decoders = _NO_DECODERS) -> list[Any]:
+        """The elements with these numbers."""
+        raise TypeError(
+            "these elements have no positions, because those they are made of have none; read them in order"
+        )
+
+    def stream(
+        self, fields: Sequence[str] | None = None, decoders: Decoders = _NO_DECODERS, log: ErrorLog | None = None
+    ) -> Iterator[list[Any]]:
+        """All elements in order."""
+        return self._runs(ErrorLog() if log is None else log)
+
+    def _runs(self, log: ErrorLog) -> Iterator[list[Any]]:
+        raise NotImplementedError
+
+    def find(self, key: str) -> int:
+        """No element has a key."""
+        raise SampleKeyError("what was made of samples has no keys", found=repr(key))
+
+    def keys(self, rows: IntArray) -> list[str]:
+        """No element has a key."""
+        raise SampleKeyError("what was made of samples has no keys", found=f"{len(rows)} elements")
+
+    def table(self, columns: Sequence[str]) -> pa.Table:
+        """No element has metadata."""
+        raise FieldError("what was made of samples has no metadata columns", found=", ".join(columns))
+
+
+def has_positions(dataset: DatasetBase[Any]) -> bool:
+    """Whether the elements of a dataset can be read by position."""
+    filtered = any(stage.kind == "filter" for stage in dataset._description.stages)
+    return not filtered and getattr(dataset.source, "positional", True)
+
+
+def dataset_from(recipe: Batched | Unbatched | Epoch | Sliced | Counted) -> Dataset[Any]:
+    """The dataset that a recipe describes. Nothing is opened."""
+    parent = recipe.parent
+    same_elements = isinstance(recipe, (Epoch, Sliced, Counted))
+    described = replace(
+        parent._description,
+        path=recipe,
+        format=None,
+        fields=None,
+        stored_type=object,
+        sample_type=parent._description.sample_type or parent._requested_type if same_elements else object,
+        stages=(),
+        steps=(),
+    )
+    made: DatasetBase[Any] = object.__new__(type(parent))
+    made._begin(described)
+    return cast("Dataset[Any]", made)
+
+
+def _runs_of(dataset: DatasetBase[Any], log: ErrorLog) -> Iterator[list[Any]]:
+    return (dataset._finished_valid(run, log) for run in dataset._stored_runs(dataset._rows, log))
+
+
+def _elements_at(dataset: DatasetBase[Any], positions: IntArray) -> list[Any]:
+    return dataset._finished(dataset._read(dataset._numbers(positions)))
+
+
+def _raise_out_of_range(rows: IntArray, length: int) -> NoReturn:
+    raise PositionError("no element at this position", expected=f"0 to {length - 1}", found=int(rows.max()))
+
+
+@dataclass(frozen=True)
+class Batched:
+    """Batches of a dataset's samples; ``collation`` None leaves them lists."""
+
+    parent: DatasetBase[Any]
+    size: int
+    collation: Callable[[list[Any]], Any] | None
+    partial: bool
+
+    def __repr__(self) -> str:
+        return f"{self.parent!r}.batched({self.size})"
+
+    def open_source(self) -> Source:
+        """The batches."""
+        return _Batches(self.parent, self)
+
+
+class _Batches(_Elements):
+    """Batches: the last one may be short, or is left out."""
+
+    _recipe: Batched
+
+    @property
+    def positional(self) -> bool:  # type: ignore[override]
+        """Whether batch i can be read alone."""
+        return has_positions(self.parent)
+
+    def __len__(self) -> int:
+        full = len(self.parent) / self._recipe.size
+        return math.ceil(full) if self._recipe.partial else math.floor(full)
+
+    def read(self, rows: IntArray, fields: Sequence[str] | None = None, decoders: Decoders = _NO_DECODERS) -> list[Any]:
+        """The batches with these numbers."""
+        if len(rows) and rows.max() >= len(self):
+            _raise_out_of_range(rows, len(self))
+        return [self._one(number) for number in rows.tolist()]
+
+    def _one(self, number: int) -> Any:
+        size, length = self._recipe.size, len(self.parent)
+        positions = np.arange(number * size, min((number + 1) * size, length))
+        return self._made(self.parent._before_format(self.parent._read(self.parent._numbers(positions))))
+
+    def _made(self, samples: list[Any]) -> Any:
+        """One batch of samples that were not formatted yet, since a format has a form for batches."""
+        made, form = self._recipe.collation, self.parent._format
+        if made is collate and form is not None:
+            return form.batch(samples, None)
+        values = samples if form is None else [form(sample) for sample in samples]
+        return values if made is None else made(values)
+
+    def _runs(self, log: ErrorLog) -> Iterator[list[Any]]:
+        fast = self._typed_batches()
+        return self._cut(log) if fast is None else ([batch] for batch in fast)
+
+    def _typed_batches(self) -> Iterator[Any] | None:
+        """Batches gathered from payloads without unpacking a sample, where that can be done."""
+        parent = cast("Dataset[Any]", self.parent)
+        if self._recipe.collation is not collate or parent._raw_source() is None:
+            return None
+        return parent._all_batches(self._recipe.size, drop_last=not self._recipe.partial)
+
+    def _cut(self, log: ErrorLog) -> Iterator[list[Any]]:
+        held: list[Any] = []
+        size = self._recipe.size
+        for run in self.parent._stored_runs(self.parent._rows, log):
+            held += self.parent._before_format_valid(run, log)
+            whole = len(held) // size * size
+            yield from ([self._made(held[at : at + size])] for at in range(0, whole, size))
+            held = held[whole:]
+        if held and self._recipe.partial:
+            yield [self._made(held)]
+
+
+@dataclass(frozen=True)
+class Unbatched:
+    """The samples of a dataset of batches; of lists of samples where ``lists``."""
+
+    parent: DatasetBase[Any]
+    lists: bool = False
+
+    def __repr__(self) -> str:
+        return f"{self.parent!r}.{'unlisted' if self.lists else 'unbatched'}()"
+
+    def open_source(self) -> Source:
+        """The samples."""
+        return _Parts(self.parent, self)
+
+
+class _Parts(_Elements):
+    _recipe: Unbatched
+
+    def _runs(self, log: ErrorLog) -> Iterator[list[Any]]:
+        for run in _runs_of(self.parent, log):
+            for batch in run:
+                yield list(batch) if self._recipe.lists else split_batch(batch)
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """A dataset's elements again and again, so many in all; None for ever."""
+
+    parent: DatasetBase[Any]
+    length: int | None
+
+    def __repr__(self) -> str:
+        return f"{self.parent!r}.with_epoch({'' if self.length is None else self.length})"
+
+    def open_source(self) -> Source:
+        """The epoch."""
+        return _Rounds(self.parent, self)
+
+
+class _Rounds(_Elements):
+    """Rounds over a dataset; each begins at the start, and each epoch, too."""
+
+    _recipe: Epoch
+
+    @property
+    def positional(self) -> bool:  # type: ignore[override]
+        """Whether an element can be read alone."""
+        return self._recipe.length is not None and has_positions(self.parent)
+
+    def __len__(self) -> int:
+        if self._recipe.length is None:
+            raise TypeError("this dataset has no end, so it has no length; with_epoch(n) gives it one")
+        return self._recipe.length if not has_positions(self.parent) or len(self.parent) else 0
+
+    def read(self, rows: IntArray, fields: Sequence[str] | None = None, decoders: Decoders = _NO_DECODERS) -> list[Any]:
+        """The elements with these numbers."""
+        if not self.positional:
+            return super().read(rows)
+        if len(rows) and rows.max() >= len(self):
+            _raise_out_of_range(rows, len(self))
+        return _elements_at(self.parent, rows % max(len(self.parent), 1))
+
+    def _runs(self, log: ErrorLog) -> Iterator[list[Any]]:
+        left = self._recipe.length
+        while left is None or left > 0:
+            count = 0
+            for run in _runs_of(self.parent, log):
+                part = run if left is None else run[: left - count]
+                yield part
+                count += len(part)
+                if count == left:
+                    return
+            if not count:  # nothing comes from an empty dataset, however often
+                return
+            left = None if left is None else left - count
+
+
+@dataclass(frozen=True)
+class Sliced:
+    """Every ``step``-th element from ``start`` to before ``stop``, of a dataset without positions."""
+
+    parent: DatasetBase[Any]
+    start: int
+    stop: int | None
+    step: int
+
+    def __repr__(self) -> str:
+        return f"{self.parent!r}.slice({self.start}, {self.stop}, {self.step})"
+
+    def open_source(self) -> Source:
+        """The elements."""
+        return _Slice(self.parent, self)
+
+
+class _Slice(_Elements):
+    _recipe: Sliced
+
+    def _runs(self, log: ErrorLog) -> Iterator[list[Any]]:
+        runs = _runs_of(self.parent, log)
+        elements = itertools.chain.from_iterable(runs)
+        for element in itertools.islice(elements, self._recipe.start, self._recipe.stop, self._recipe.step):
+            yield [element]
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A dataset that says it has so many elements; what it gives is the same."""
+
+    parent: DatasetBase[Any]
+    length: int
+
+    def __repr__(self) -> str:
+        return f"{self.parent!r}.with_length({self.length})"
+
+    def open_source(self) -> Source:
+        """The same elements."""
+        return _Same(self.parent, self)
+
+
+class _Same(_Elements):
+    _recipe: Counted
+
+    @property
+    def positional(self) -> bool:  # type: ignore[override]
+        """Whether an element can be read alone."""
+        return has_positions(self.parent)
+
+    def __len__(self) -> int:
+        return self._recipe.length
+
+    def read(self, rows: IntArray, fields: Sequence[str] | None = None, decoders: Decoders = _NO_DECODERS) -> list[Any]:
+        """The elements with these numbers."""
+        return _elements_at(self.parent, rows)
+
+    def _runs(self, log: ErrorLog) -> Iterator[list[Any]]:
+        return _runs_of(self.parent, log)
+
+
+def collate(samples: list[Any]) -> Any:
+    """Tuples become a tuple of columns, dicts a dict of columns, typed samples a ``SampleBatch``.
+
+    A column of numbers is one array, arrays and tensors are stacked, anything else is a list.
+
+    Raises:
+        ColumnError: Samples of one batch have different columns, or tuples different lengths.
+        OptionError: Arrays of one column have different shapes, or the samples are of another kind.
+
+    Examples:
+        >>> collate([("a", 1), ("b", 2)])
+        (['a', 'b'], array([1, 2]))
+    """
+    first = samples[0]
+    if isinstance(first, dict):
+        _check_same_columns(next((sample for sample in samples if sample.keys() != first.keys()), first), first)
+        return {name: _combine_column([sample[name] for sample in samples], name) for name in first}
+    if isinstance(first, (list, tuple)):
+        other = next((sample for sample in samples if len(sample) != len(first)), first)
+        _check_same_columns(range(len(other)), range(len(first)))
+        return tuple(_combine_column(list(column), str(at)) for at, column in enumerate(zip(*samples, strict=True)))
+    if is_record(type(first)):
+        return SampleBatch.of(samples)
+    raise OptionError(
+        "these samples are not put together by themselves",
+        expected="dicts, tuples or typed samples",
+        found=type(first).__name__,
+        hint="give batched a collation_fn, or None for lists",
+    )
+
+
+def _check_same_columns(found: Iterable[Any], expected: Iterable[Any]) -> None:
+    if set(found) != set(expected):
+        names = [", ".join(map(str, columns)) for columns in (expected, found)]
+        raise ColumnError("samples of one batch differ in their columns", expected=names[0], found=names[1])
+
+
+def _combine_column(values: list[Any], name: str) -> Any:
+    first = values[0]
+    if isinstance(first, (int, float)):
+        return np.array(values)
+    if not hasattr(first, "shape") or not hasattr(first, "dtype"):
+        return values
+    if len(shapes := {tuple(value.shape) for value in values}) > 1:
+        found = " and ".join(map(str, sorted(shapes)))
+        hint = "make them alike first, or give batched a collation_fn"
+        raise OptionError("arrays of one batch have different shapes", found=found, field=name, hint=hint)
+    if isinstance(first, (np.ndarray, np.generic)):
+        return np.stack(values)
+    of = framework_of(first)
+    return values if of is None else of.together(values)
+
+
+def split_batch(batch: Any) -> list[Any]:
+    """The samples of a batch: tuples from a tuple of columns, dicts from a dict of columns.
+
+    Raises:
+        OptionError: It is no batch, or its columns have different lengths.
+
+    Examples:
+        >>> split_batch((["a", "b"], [1, 2]))
+        [('a', 1), ('b', 2)]
+    """
+    if isinstance(batch, SampleBatch):
+        return batch.samples
+    columns = list(batch.values()) if isinstance(batch, dict) else batch
+    if not isinstance(columns, (list, tuple)):
+        raise OptionError("this is no batch", expected="a tuple, list or dict of columns", found=type(batch).__name__)
+    if len(lengths := {len(column) for column in columns}) > 1:
+        raise OptionError("columns of one batch have different lengths", found=", ".join(map(str, sorted(lengths))))
+    rows = zip(*columns, strict=True)
+    return [dict(zip(batch, row, strict=True)) for row in rows] if isinstance(batch, dict) else list(rows)
+
+
+class WebDatasetMethods(DatasetBase[T]):
+    """Methods of webdataset's fluid interface, with its names and defaults."""
+
+    @property
+    def gives_batches(self) -> bool:
+        """Whether the elements are batches, as `batched` makes them."""
+        recipe = self._description.path
+        if isinstance(recipe, (Epoch, Sliced, Counted)):
+            return cast("Dataset[Any]", recipe.parent).gives_batches
+        return isinstance(recipe, Batched)
+
+    def __iter__(self) -> Iterator[T]:
+        """All samples in order; of a dataset of batches, those of this rank."""
+        ranks = launched_rank()[1] if self.gives_batches else 1
+        if ranks == 1:
+            return super().__iter__()
+        if not has_positions(self):
+            raise OptionError(
+                f"{ranks} ranks may get different numbers of batches: how many there are is not known",
+                expected="samples with positions before batched()",
+                hint="materialize() a filtered dataset, select its samples with where(), or use "
+                "shoal.DataLoader with steps_per_epoch= or tail='uneven'",
+            )
+        return iter(DataLoader(self, batch_size=None, num_workers=0))
 
     def decode(
         self,
@@ -52,7 +463,7 @@ class WebDatasetVerbs(Core[T]):
         Raises:
             OptionError: A spec is none of these. It is a ValueError, as in webdataset.
 
-        Example:
+        Examples:
             >>> import shoal
             >>> with shoal.ShardWriter("memory://doc/decode/a-%06d.tar") as writer:
             ...     writer.write({"__key__": "k", "txt": "a cat", "cls": 7})
@@ -88,7 +499,7 @@ class WebDatasetVerbs(Core[T]):
             ColumnError: As samples are read: one has none of the alternatives, or None there. With
                 ``missing_is_error=False`` it gives None; ``none_is_error`` is the same unless said otherwise.
 
-        Example:
+        Examples:
             >>> import shoal
             >>> with shoal.ShardWriter("memory://doc/tuple/a-%06d.tar") as writer:
             ...     for number in range(3):
@@ -110,7 +521,7 @@ class WebDatasetVerbs(Core[T]):
         The other columns stay, unless ``keep`` is false. Raises ColumnError, as samples are read, for one that has none
         of the alternatives.
 
-        Example:
+        Examples:
             >>> import shoal
             >>> with shoal.ShardWriter("memory://doc/rename/a-%06d.tar") as writer:
             ...     writer.write({"__key__": "k", "txt": "a cat", "cls": 7})
@@ -135,7 +546,7 @@ class WebDatasetVerbs(Core[T]):
         counts. Raises ColumnError, as samples are read, for a pattern that matches nothing (``must_match``) and for two
         columns of one new name (``duplicate_is_error``; else the first stays).
 
-        Example:
+        Examples:
             >>> import shoal
             >>> with shoal.ShardWriter("memory://doc/keys/a-%06d.tar") as writer:
             ...     writer.write({"__key__": "k", "left.txt": "a", "cls": 7})
@@ -152,7 +563,7 @@ class WebDatasetVerbs(Core[T]):
         Raises OptionError without functions, and ColumnError, which is a KeyError, as a sample without such a column is
         read.
 
-        Example:
+        Examples:
             >>> import shoal
             >>> with shoal.ShardWriter("memory://doc/mapdict/a-%06d.tar") as writer:
             ...     writer.write({"__key__": "k", "txt": "a cat", "cls": 7})
@@ -169,7 +580,7 @@ class WebDatasetVerbs(Core[T]):
 
         Raises OptionError for what is no function, and, as they are read, for samples that are no tuples.
 
-        Example:
+        Examples:
             >>> import shoal
             >>> with shoal.ShardWriter("memory://doc/maptuple/a-%06d.tar") as writer:
             ...     writer.write({"__key__": "k", "txt": "a cat", "cls": 7})
@@ -190,11 +601,12 @@ class WebDatasetVerbs(Core[T]):
         Without a ``collation_fn`` of your own, tuples become a tuple of columns, dicts a dict of columns: numbers as
         one array, arrays and tensors stacked, anything else as a list. Typed samples become a ``SampleBatch``, and
         samples with a format (`with_format`) a batch of it. With None a batch is the list of its samples. The last
-        batch may be short, and is left out unless ``partial``.
+        batch may be short, and is left out unless ``partial``. In a program of several ranks, iterating gives each of
+        them every so many-th batch; positions are those of all batches.
 
         Raises OptionError for a size below 1 and, as a batch is read, for arrays of different shapes.
 
-        Example:
+        Examples:
             >>> import shoal
             >>> with shoal.ShardWriter("memory://doc/batched/a-%06d.tar") as writer:
             ...     for number in range(5):
@@ -205,18 +617,18 @@ class WebDatasetVerbs(Core[T]):
         """
         if collation_fn is not None:
             _check_functions([collation_fn])
-        return dataset_of(Batched(self, check_batch_size(batchsize), collation_fn, bool(partial)))
+        return dataset_from(Batched(self, check_batch_size(batchsize), collation_fn, bool(partial)))
 
     def listed(self, batchsize: int, partial: bool = True) -> Dataset[list[T]]:
         """Lists of samples: ``batched(batchsize, None, partial)``."""
-        return WebDatasetVerbs.batched(self, batchsize, None, partial)
+        return WebDatasetMethods.batched(self, batchsize, None, partial)
 
     def unbatched(self) -> Dataset[Any]:
         """The samples of a dataset of batches, in order. They have no positions, since batches may differ in size.
 
         Raises OptionError, as batches are read, for what is no batch, and for columns of different lengths.
 
-        Example:
+        Examples:
             >>> import shoal
             >>> with shoal.ShardWriter("memory://doc/unbatched/a-%06d.tar") as writer:
             ...     for number in range(3):
@@ -225,11 +637,11 @@ class WebDatasetVerbs(Core[T]):
             >>> list(batches.unbatched())
             [('k0', 'text 0'), ('k1', 'text 1'), ('k2', 'text 2')]
         """
-        return dataset_of(Unbatched(self))
+        return dataset_from(Unbatched(self))
 
     def unlisted(self) -> Dataset[Any]:
         """The samples of a dataset of lists, in order."""
-        return dataset_of(Unbatched(self, lists=True))
+        return dataset_from(Unbatched(self, lists=True))
 
     def with_epoch(self, nsamples: int = -1, nbatches: int = -1) -> Dataset[T]:
         """As many elements as are said, whatever the dataset holds: it ends earlier, or begins again from the start.
@@ -238,7 +650,7 @@ class WebDatasetVerbs(Core[T]):
         another name for the same number, for a dataset of batches. Verbs apply in the order written, so a ``batched``
         after it makes batches of these elements; webdataset would count batches there, too.
 
-        Example:
+        Examples:
             >>> import shoal
             >>> with shoal.ShardWriter("memory://doc/epoch/a-%06d.tar") as writer:
             ...     for number in range(3):
@@ -250,7 +662,7 @@ class WebDatasetVerbs(Core[T]):
         count = max(nsamples, nbatches)
         if type(count) is not int:
             raise OptionError("an epoch counts elements", expected="int", found=repr(count))
-        return dataset_of(Epoch(self, count if count > 0 else None))
+        return dataset_from(Epoch(self, count if count > 0 else None))
 
     def with_length(self, n: int, *, silent: bool = False) -> Dataset[T]:
         """The same elements under another ``len``, for programs that need one where it is not known: after ``filter``.
@@ -258,7 +670,7 @@ class WebDatasetVerbs(Core[T]):
         How many elements come is not changed by it. Where the length is known and another, a ShoalWarning says so,
         unless ``silent``.
 
-        Example:
+        Examples:
             >>> import shoal
             >>> with shoal.ShardWriter("memory://doc/length/a-%06d.tar") as writer:
             ...     for number in range(3):
@@ -273,14 +685,14 @@ class WebDatasetVerbs(Core[T]):
         if known != n and not silent:
             told = f"with_length({n}) of {known} elements changes only what len() says; with_epoch({n}) gives so many"
             warnings.warn(told, ShoalWarning, stacklevel=2)
-        return dataset_of(Counted(self, n))
+        return dataset_from(Counted(self, n))
 
     def slice(self, *args: int | None) -> Dataset[T]:
         """Some elements in order: ``slice(stop)`` or ``slice(start, stop, step)``, as ``itertools.islice`` counts.
 
         Raises OptionError for numbers below 0, a step below 1, and other than one to three arguments.
 
-        Example:
+        Examples:
             >>> import shoal
             >>> with shoal.ShardWriter("memory://doc/slice/a-%06d.tar") as writer:
             ...     for number in range(6):
@@ -288,9 +700,9 @@ class WebDatasetVerbs(Core[T]):
             >>> [sample["cls"] for sample in shoal.Dataset("memory://doc/slice").slice(1, 6, 2)]
             [1, 3, 5]
         """
-        start, stop, step = _slice_of(args)
+        start, stop, step = _check_slice(args)
         if not has_positions(self):
-            return dataset_of(Sliced(self, start, stop, step))
+            return dataset_from(Sliced(self, start, stop, step))
         positions = np.arange(len(self))[start:stop:step]
         return self._view(rows=self._numbers(positions), sample_type=self._description.sample_type)
 
@@ -329,7 +741,7 @@ def _check_functions(functions: Iterable[Any]) -> None:
             raise OptionError("this is not a function", expected="a function", found=repr(function))
 
 
-def _slice_of(args: tuple[int | None, ...]) -> tuple[int, int | None, int]:
+def _check_slice(args: tuple[int | None, ...]) -> tuple[int, int | None, int]:
     if not 1 <= len(args) <= 3:
         raise OptionError("a slice has one to three numbers", expected="stop, or start, stop, step", found=len(args))
     start, stop, step = (None, args[0], None) if len(args) == 1 else (*args, None)[:3]
@@ -342,7 +754,7 @@ def _slice_of(args: tuple[int | None, ...]) -> tuple[int, int | None, int]:
 class SampleLoader(DataLoader):
     """What a dataset's ``shuffle`` and its like give. Verbs about single samples are done by the dataset.
 
-    Example:
+    Examples:
         >>> import shoal
         >>> with shoal.ShardWriter("memory://doc/shuffle-first/a-%06d.tar") as writer:
         ...     for number in range(6):
@@ -354,27 +766,27 @@ class SampleLoader(DataLoader):
 
     def decode(self, *specs: Any, **options: Any) -> Self:
         """``Dataset.decode``."""
-        return self._of_data("decode", specs, options)
+        return self._with_dataset_method("decode", specs, options)
 
     def to_tuple(self, *columns: Any, **options: Any) -> Self:
         """``Dataset.to_tuple``."""
-        return self._of_data("to_tuple", columns, options)
+        return self._with_dataset_method("to_tuple", columns, options)
 
     def rename(self, **columns: Any) -> Self:
         """``Dataset.rename``."""
-        return self._of_data("rename", (), columns)
+        return self._with_dataset_method("rename", (), columns)
 
     def rename_keys(self, *pairs: Any, **patterns: Any) -> Self:
         """``Dataset.rename_keys``."""
-        return self._of_data("rename_keys", pairs, patterns)
+        return self._with_dataset_method("rename_keys", pairs, patterns)
 
     def map_dict(self, **functions: Callable[[Any], Any]) -> Self:
         """``Dataset.map_dict``."""
-        return self._of_data("map_dict", (), functions)
+        return self._with_dataset_method("map_dict", (), functions)
 
     def map_tuple(self, *functions: Callable[[Any], Any] | None) -> Self:
         """``Dataset.map_tuple``."""
-        return self._of_data("map_tuple", functions, {})
+        return self._with_dataset_method("map_tuple", functions, {})
 
     def batched(
         self,
@@ -389,7 +801,7 @@ class SampleLoader(DataLoader):
         """Lists of samples."""
         return self.batched(batchsize, None, partial)
 
-    def _of_data(self, verb: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Self:
+    def _with_dataset_method(self, verb: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Self:
         """The same loader over a dataset that does this, and what was said before it, by itself."""
         data, shuffles = self._spec.data, []
         for step in self._spec.steps:

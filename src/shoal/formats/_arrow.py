@@ -10,17 +10,17 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from shoal.errors import DecodeError, FieldError
-from shoal.store import ObjectReader
+from shoal._typing import IntArray
+from shoal.errors import DecodeError
+from shoal.shard._source import column_error, join_columns, refuse_unknown_column
+from shoal.store._base import ObjectReader
 
 from ._sources import KEY, PartSource, RangeFile, Values, file_for
 
 __all__ = ["ArrowPart", "ParquetPart", "TableSource", "column_of"]
 
-Int64 = npt.NDArray[np.int64]
 _KEPT_BYTES = 256 << 20
 """How much of a file's groups is kept for the next rows that are asked for."""
 
@@ -103,7 +103,7 @@ class _GroupedPart:
         raise NotImplementedError
 
     @functools.cached_property
-    def starts(self) -> Int64:
+    def starts(self) -> IntArray:
         """The number of each group's first row, and the total at the end."""
         with self._lock:  # a file over ranges has one place, and threads may ask at once
             return np.cumsum([0, *self._sizes()], dtype=np.int64)
@@ -121,7 +121,7 @@ class _GroupedPart:
         groups = [self._read(number, tuple(names)) for number in range(len(self.starts) - 1)]
         return pa.concat_tables(groups) if groups else self.schema.empty_table().select(list(names))
 
-    def read(self, rows: Int64, fields: Sequence[str] | None) -> list[Values]:
+    def read(self, rows: IntArray, fields: Sequence[str] | None) -> list[Values]:
         """These rows: each group is read once for all it holds."""
         names = self._present(fields)
         numbers = np.searchsorted(self.starts, rows, "right") - 1
@@ -247,16 +247,21 @@ class TableSource(PartSource):
         return tuple(field.name for field in kinds if field.name != KEY and _is_plain(field.type))
 
     def table(self, columns: Sequence[str]) -> pa.Table:
-        """Columns, one row a sample. Raises FieldError for one that there is not."""
-        known = (KEY, *self.column_names())
-        for name in columns:
-            if name not in known:
-                raise FieldError("no such column", expected=" or ".join(known), found=name)
+        """Columns, one row a sample. Raises FieldError for one that there is not, and as `metadata` does."""
+        refuse_unknown_column(columns, self.column_names())
+        return self.metadata(columns)
+
+    def metadata(self, columns: Sequence[str]) -> pa.Table:
+        """Columns, one row a sample; null where a file does not have it.
+
+        Raises FieldError for one of lists, structs or bytes, and for one that is not of one type.
+        """
         stored = [name for name in columns if name != KEY]
         parts = [self._columns(number, stored) for number in range(len(self.infos))] if stored else []
-        table: Any = pa.concat_tables(parts, promote_options="permissive") if parts else None
+        urls = [info.url for info in self.infos]
+        found = {name: join_columns(name, [part.column(name) for part in parts], urls) for name in stored}
         return pa.table(
-            [self._key_column() if name == KEY else table[name] for name in columns],
+            [self._key_column() if name == KEY else found[name] for name in columns],
             names=list(columns),
         )
 
@@ -266,7 +271,13 @@ class TableSource(PartSource):
     def _columns(self, number: int, names: list[str]) -> pa.Table:
         part = self.part(number)
         assert isinstance(part, _GroupedPart)  # noqa: S101 - the openers below make no others
-        return part.columns(names)
+        kinds = {field.name: field.type for field in part.schema}
+        for name in names:
+            if name in kinds and not _is_plain(kinds[name]):
+                raise column_error(name, f"its type is {kinds[name]}", self.infos[number].url)
+        table = part.columns([name for name in names if name in kinds])
+        columns = [table.column(name) if name in kinds else pa.nulls(len(part)) for name in names]
+        return pa.table(columns, names=names)
 
 
 def _is_plain(kind: Any) -> bool:

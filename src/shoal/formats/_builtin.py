@@ -1,6 +1,6 @@
-"""The formats that come with shoal besides tar shards: how each is opened, and how it is written.
+"""Openers of the formats that come with shoal besides tar shards.
 
-What a format needs is imported when it is first used, so that nobody pays for the others.
+The module of a format is imported when the format is first used.
 """
 
 from __future__ import annotations
@@ -11,43 +11,43 @@ from functools import partial
 from typing import Any
 
 from shoal.errors import OptionError
-from shoal.shard import Source
+from shoal.shard._source import Source
 
-from ._registry import Files, Format, PathLike, SourceOptions, register_built_in
+from ._registry import IMAGE_ENDINGS, Format, SourceOptions, register_built_in
+from ._sources import Files, PathLike
+from ._text_lines import compressed_endings
 
 __all__ = ["register_all"]
 
 Paths = PathLike | Iterable[PathLike]
-_NO_ENDINGS: tuple[str, ...] = ()
 
 
 def _files(path: Paths, options: SourceOptions, endings: tuple[str, ...] | None) -> Files:
-    held = path if isinstance(path, (str, os.PathLike)) else tuple(path)
-    return Files(held, endings, options.split)
+    return Files(path if isinstance(path, (str, os.PathLike)) else tuple(path), endings, options.split)
 
 
-def _taken(name: str, options: SourceOptions, **defaults: Any) -> dict[str, Any]:
-    """What was said about reading this format. Raises OptionError for what it does not know."""
-    said = dict(options.reading)
-    unknown = set(said) - set(defaults)
+def _reading_options(name: str, options: SourceOptions, **defaults: Any) -> dict[str, Any]:
+    """The options for reading this format, with defaults. Raises OptionError for what it does not know."""
+    args = dict(options.reading)
+    unknown = set(args) - set(defaults)
     if unknown:
         known = ", ".join(sorted(defaults)) or "none"
         raise OptionError(f"the format {name} has no such option", expected=known, found=min(unknown))
-    return {**defaults, **said}
+    return {**defaults, **args}
 
 
 def _open_raw(path: Paths, options: SourceOptions) -> Source:
     from ._raw import ObjectSource, raw_fields, raw_values
 
-    said = _taken("raw", options, field=None)
-    field = said["field"]
+    args = _reading_options("raw", options, field=None)
+    field = args["field"]
     values = raw_values if field is None else partial(_under, field)
     return ObjectSource(
         "raw",
         _files(path, options, None),
         values,
         raw_fields if field is None else lambda paths, read: (field,),
-        told=said,
+        options=args,
     )
 
 
@@ -56,9 +56,9 @@ def _under(name: str, path: str, data: bytes, fields: Any) -> dict[str, Any]:
 
 
 def _open_imagefolder(path: Paths, options: SourceOptions) -> Source:
-    from ._raw import IMAGE_ENDINGS, ObjectSource, class_labels, image_values, stem_of
+    from ._raw import ObjectSource, class_labels, image_values, stem_of
 
-    _taken("imagefolder", options)
+    _reading_options("imagefolder", options)
     return ObjectSource(
         "imagefolder",
         _files(path, options, IMAGE_ENDINGS),
@@ -74,89 +74,87 @@ def _open_npz(path: Paths, options: SourceOptions) -> Source:
     from ._raw import ObjectSource, stem_of
     from ._sources import PartSource
 
-    said, files = _taken("npz", options, rows=False, key=None), _files(path, options, (".npz",))
-    if said["rows"]:
-        return PartSource("npz", files, NpzRows, key=said["key"], told=said)
-    return ObjectSource("npz", files, npz_values, npz_fields, key=stem_of, told=said)
+    args, files = _reading_options("npz", options, rows=False, key=None), _files(path, options, (".npz",))
+    if args["rows"]:
+        return PartSource("npz", files, NpzRows, key=args["key"], options=args)
+    return ObjectSource("npz", files, npz_values, npz_fields, key=stem_of, options=args)
 
 
 def _open_hdf5(path: Paths, options: SourceOptions) -> Source:
     from ._hdf5 import Hdf5Part
     from ._sources import PartSource
 
-    said = _taken("hdf5", options, group="/", key=None)
+    args = _reading_options("hdf5", options, group="/", key=None)
     files = _files(path, options, (".h5", ".hdf5"))
-    return PartSource("hdf5", files, partial(Hdf5Part, group=said["group"]), key=said["key"], told=said)
+    return PartSource("hdf5", files, partial(Hdf5Part, group=args["group"]), key=args["key"], options=args)
 
 
 def _open_tfrecord(path: Paths, options: SourceOptions) -> Source:
     from ._sources import PartSource
     from ._tfrecord import RecordOptions, TFRecordPart
 
-    said = _taken("tfrecord", options, compression_type=None, example=True, lists=(), key=None)
-    lists = said["lists"] if isinstance(said["lists"], bool) else tuple(said["lists"])
-    how = RecordOptions(said["compression_type"], said["example"], lists, options.verify)
+    args = _reading_options("tfrecord", options, compression_type=None, example=True, lists=(), key=None)
+    lists = args["lists"] if isinstance(args["lists"], bool) else tuple(args["lists"])
+    how = RecordOptions(args["compression_type"], args["example"], lists, options.verify)
     files = _files(path, options, _ENDINGS["tfrecord"])
-    return PartSource("tfrecord", files, partial(TFRecordPart, options=how), key=said["key"], told=said)
+    return PartSource("tfrecord", files, partial(TFRecordPart, options=how), key=args["key"], options=args)
 
 
 def _open_parquet(path: Paths, options: SourceOptions) -> Source:
     from ._arrow import ParquetPart, TableSource
 
-    said = _taken("parquet", options, key=None)
-    return TableSource("parquet", _files(path, options, _ENDINGS["parquet"]), ParquetPart, key=said["key"])
+    args = _reading_options("parquet", options, key=None)
+    return TableSource("parquet", _files(path, options, _ENDINGS["parquet"]), ParquetPart, key=args["key"])
 
 
 def _open_arrow(path: Paths, options: SourceOptions) -> Source:
     from ._arrow import ArrowPart, TableSource
 
-    said = _taken("arrow", options, key=None)
-    return TableSource("arrow", _files(path, options, _ENDINGS["arrow"]), ArrowPart, key=said["key"])
+    args = _reading_options("arrow", options, key=None)
+    return TableSource("arrow", _files(path, options, _ENDINGS["arrow"]), ArrowPart, key=args["key"])
 
 
 def _open_csv(path: Paths, options: SourceOptions) -> Source:
     from ._csv_jsonl import CsvOptions, CsvPart
     from ._sources import PartSource
 
-    said = _taken("csv", options, delimiter=None, quote='"', header=True, types=(), key=None)
-    types = said["types"]
-    said["types"] = types if types is None else tuple(types.items() if isinstance(types, Mapping) else types)
-    first = path if isinstance(path, (str, os.PathLike)) else next(iter(path), "")
-    delimiter = said["delimiter"] or ("\t" if os.fspath(first).lower().endswith(".tsv") else ",")
-    how = CsvOptions(delimiter, said["quote"], said["header"], said["types"])
+    args = _reading_options("csv", options, delimiter=None, quote='"', header=True, types=(), key=None)
+    types = args["types"]
+    args["types"] = types if types is None else tuple(types.items() if isinstance(types, Mapping) else types)
+    how = CsvOptions(args["delimiter"], args["quote"], args["header"], args["types"])
     files = _files(path, options, _ENDINGS["csv"])
-    return PartSource("csv", files, partial(CsvPart, options=how), key=said["key"], told=said)
+    return PartSource("csv", files, partial(CsvPart, options=how), key=args["key"], options=args)
 
 
 def _open_jsonl(path: Paths, options: SourceOptions) -> Source:
     from ._csv_jsonl import JsonlPart
     from ._sources import PartSource
 
-    said = _taken("jsonl", options, key=None)
-    return PartSource("jsonl", _files(path, options, _ENDINGS["jsonl"]), JsonlPart, key=said["key"])
+    args = _reading_options("jsonl", options, key=None)
+    return PartSource("jsonl", _files(path, options, _ENDINGS["jsonl"]), JsonlPart, key=args["key"])
 
 
 def _open_mds(path: Paths, options: SourceOptions) -> Source:
-    from ._chunks import mds_chunks
+    from ._mds import mds_chunks
 
     return _open_chunks("mds", path, options, mds_chunks)
 
 
 def _open_litdata(path: Paths, options: SourceOptions) -> Source:
-    from ._chunks import litdata_chunks
+    from ._litdata import litdata_chunks
 
     return _open_chunks("litdata", path, options, litdata_chunks)
 
 
 def _open_chunks(name: str, path: Paths, options: SourceOptions, specs: Callable[..., Any]) -> Source:
-    from ._chunks import IndexFolder
+    from ._mds import IndexFolder
     from ._sources import PartSource
 
-    said = _taken(name, options, key=None)
+    args = _reading_options(name, options, key=None)
     if not isinstance(path, (str, os.PathLike)):
         raise OptionError(f"the format {name} is a folder", expected="one path", found=repr(path))
     folder = IndexFolder(os.fspath(path), specs, options.split)
-    return PartSource(name, folder, folder.open, key=said["key"], counts=folder.counts, most_open=4)
+    return PartSource(name, folder, folder.open, key=args["key"], counts=folder.counts, max_open=4)
 
 
 _ENDINGS: dict[str, tuple[str, ...]] = {
@@ -165,8 +163,9 @@ _ENDINGS: dict[str, tuple[str, ...]] = {
     "tfrecord": (".tfrecord", ".tfrecords", ".tfrecord.gz", ".tfrecords.gz"),
     "parquet": (".parquet", ".pq"),
     "arrow": (".arrow", ".feather"),
-    "csv": (".csv", ".tsv"),
-    "jsonl": (".jsonl", ".ndjson"),
+    "csv": compressed_endings(".csv", ".tsv"),
+    # C4 and Dolma call compressed JSON Lines .json.gz; a plain .json is taken for them by its content only.
+    "jsonl": (*compressed_endings(".jsonl", ".ndjson"), *compressed_endings(".json")[1:]),
 }
 _OPENERS: dict[str, Callable[[Paths, SourceOptions], Source]] = {
     "raw": _open_raw,
@@ -186,4 +185,4 @@ _OPENERS: dict[str, Callable[[Paths, SourceOptions], Source]] = {
 def register_all() -> None:
     """Let paths be opened as these formats."""
     for name, opener in _OPENERS.items():
-        register_built_in(Format(name, _ENDINGS.get(name, _NO_ENDINGS), opener))
+        register_built_in(Format(name, _ENDINGS.get(name, ()), opener))

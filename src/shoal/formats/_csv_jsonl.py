@@ -1,4 +1,4 @@
-"""CSV and JSONL: where each line begins is found once, then lines are read by number."""
+"""CSV and JSON Lines files, plain or compressed."""
 
 from __future__ import annotations
 
@@ -10,90 +10,31 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
+from shoal._typing import IntArray
 from shoal.errors import DecodeError, OptionError
-from shoal.store import ObjectReader
+from shoal.store._base import ObjectReader
 
-from ._sources import Values, kept_offsets, runs_of
+from ._sources import Values
+from ._text_lines import LineFile, is_tab_separated
 
 __all__ = ["ColumnType", "CsvOptions", "CsvPart", "JsonlPart"]
 
-Int64 = npt.NDArray[np.int64]
 ColumnType = Literal["str", "int", "float", "bool"]
-_CHUNK = 8 << 20
-_GAP = 64 << 10
-_LOOKED_AT = 1000
+_SCHEMA_ROWS = 1000
 """How many rows are asked what a column holds."""
+_RUN_ROWS = 1024
 _BOM = b"\xef\xbb\xbf"
-_NEWLINE, _RETURN = 10, 13
 
 
-class _LinePart:
-    """A file of lines."""
-
-    def __init__(self, reader: ObjectReader) -> None:
-        self._reader = reader
-
-    def _found(self) -> Int64:
-        raise NotImplementedError
-
-    @functools.cached_property
-    def _starts(self) -> Int64:
-        """Where each row begins, and where the last one ends."""
-        return self._found()
-
-    @functools.cached_property
-    def _filled(self) -> Int64:
-        """The numbers of the lines that have something on them."""
-        spans = np.diff(self._starts)
-        short = np.flatnonzero(spans <= 2)
-        empty = [at for at, line in zip(short.tolist(), self.lines(short), strict=True) if not line.strip(b"\r\n")]
-        return np.delete(np.arange(len(spans)), empty)
-
-    @property
-    def _rows(self) -> Int64:
-        """The numbers of the lines that are samples."""
-        return self._filled
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def lines(self, rows: Int64) -> list[bytes]:
-        """These rows' bytes: those near each other are read at once."""
-        order = np.argsort(rows, kind="stable")
-        starts, stops = self._starts[:-1][rows[order]], self._starts[1:][rows[order]]
-        far = np.flatnonzero(starts[1:] > np.maximum.accumulate(stops)[:-1] + _GAP) + 1
-        found = [b""] * len(rows)
-        for run in np.split(np.arange(len(rows)), far) if len(rows) else ():
-            base = int(starts[run[0]])
-            data = self._reader.read(base, int(stops[run].max()))
-            for place, at in zip(order[run].tolist(), run.tolist(), strict=True):
-                found[place] = data[int(starts[at]) - base : int(stops[at]) - base]
-        return found
-
-
-def _row_starts(reader: ObjectReader, quote: bytes | None) -> Int64:
-    """Where rows begin, and where the last one ends: empty lines are none, and quoted line ends belong to the text."""
-    ends, inside, size = [], False, reader.info.size
-    for base in range(0, size, _CHUNK):
-        data = np.frombuffer(reader.read(base, base + _CHUNK), np.uint8)
-        breaks = data == _NEWLINE
-        if quote is not None:
-            quoted = np.logical_xor.accumulate(data == quote[0]) ^ inside
-            inside = bool(quoted[-1])
-            breaks &= ~quoted
-        ends.append(np.flatnonzero(breaks) + base + 1)
-    marks = np.concatenate([np.zeros(1, np.int64), *ends, np.array([size], np.int64)])
-    return np.unique(marks)
-
-
-class JsonlPart(_LinePart):
+class JsonlPart:
     """One open file with a JSON object on each line."""
 
-    def _found(self) -> Int64:
-        return kept_offsets(self._reader, "jsonl", lambda reader: _row_starts(reader, None))
+    def __init__(self, reader: ObjectReader) -> None:
+        self._file = LineFile(reader)
+
+    def __len__(self) -> int:
+        return len(self._file.numbers)
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -102,31 +43,46 @@ class JsonlPart(_LinePart):
 
     @functools.cached_property
     def _names(self) -> tuple[str, ...]:
-        some = self.read(np.arange(min(_LOOKED_AT, len(self))), None)
+        some = [self._parsed(*row, None) for row in self._file.head(_SCHEMA_ROWS)]
         return tuple(dict.fromkeys(name for values in some for name in values))
 
-    def read(self, rows: Int64, fields: Sequence[str] | None) -> list[Values]:
+    def read(self, rows: IntArray, fields: Sequence[str] | None) -> list[Values]:
         """These lines' objects."""
-        numbers = self._rows[rows]
-        return [
-            self._parsed(int(number), line, fields) for number, line in zip(numbers, self.lines(numbers), strict=True)
-        ]
+        return [self._parsed(*row, fields) for row in _numbered(self._file, self._file.numbers[rows])]
 
-    def _parsed(self, number: int, line: bytes, fields: Sequence[str] | None) -> Values:
+    def _parsed(self, number: int, offset: int, line: bytes, fields: Sequence[str] | None) -> Values:
         try:
             found = _decode_json(line.removeprefix(_BOM) if number == 0 else line)
         except msgspec.DecodeError as error:
-            raise self._bad(number, error) from error
+            raise _bad_line(number, offset, error) from error
         if not isinstance(found, dict):
-            raise self._bad(number, f"{type(found).__name__}, not an object")
+            raise _bad_line(number, offset, f"{type(found).__name__}, not an object")
         return found if fields is None else {name: found[name] for name in fields if name in found}
-
-    def _bad(self, number: int, why: object) -> DecodeError:
-        return DecodeError(f"line {number + 1} is no JSON object", found=why, offset=int(self._starts[number]))
 
     def runs(self, fields: Sequence[str] | None) -> Iterator[list[Values]]:
         """All lines in order."""
-        return runs_of(self, fields, 1024)
+        for rows in _row_runs(self._file):
+            yield [self._parsed(*row, fields) for row in rows]
+
+
+def _bad_line(number: int, offset: int, why: object) -> DecodeError:
+    hint = None if number else "JSON Lines have one object on each line; a list or an indented object is another format"
+    return DecodeError(f"line {number + 1} is no JSON object", found=why, offset=offset, hint=hint)
+
+
+def _numbered(file: LineFile, numbers: IntArray) -> Iterator[tuple[int, int, bytes]]:
+    """The number, offset and text of these lines."""
+    return zip(numbers.tolist(), file.offsets(numbers).tolist(), file.lines(numbers), strict=True)
+
+
+def _row_runs(file: LineFile) -> Iterator[list[tuple[int, int, bytes]]]:
+    """The number, offset and text of all lines that are not blank, in order."""
+    for first, offsets, lines in file.stream():
+        for start in range(0, len(lines), _RUN_ROWS):
+            some = slice(start, start + _RUN_ROWS)
+            numbers = range(first + start, first + start + len(lines[some]))
+            rows = zip(numbers, offsets[some].tolist(), lines[some], strict=True)
+            yield [row for row in rows if row[2].strip(b"\r\n")]
 
 
 _decode_json = msgspec.json.Decoder().decode
@@ -136,7 +92,8 @@ _decode_json = msgspec.json.Decoder().decode
 class CsvOptions:
     """How a CSV is written down."""
 
-    delimiter: str = ","
+    delimiter: str | None = None
+    """None: a tab where the file's name ends in ``.tsv``, else a comma."""
     quote: str = '"'
     header: bool = True
     """Whether the first row names the columns; else they are ``0``, ``1`` and so on."""
@@ -144,27 +101,36 @@ class CsvOptions:
     """What columns hold, where that is said; the rest is told by the first rows. None: all of them are text."""
 
     def __post_init__(self) -> None:
-        if len(self.delimiter) != 1 or len(self.quote) != 1 or not self.quote.isascii():
+        if (
+            (self.delimiter is not None and len(self.delimiter) != 1)
+            or len(self.quote) != 1
+            or not self.quote.isascii()
+        ):
             raise OptionError("delimiter and quote are one letter", found=f"{self.delimiter!r} and {self.quote!r}")
         for name, kind in self.types or ():
             if kind not in _PARSERS:
                 raise OptionError("no such type", expected=" or ".join(_PARSERS), found=repr(kind), field=name)
 
 
-class CsvPart(_LinePart):
+class CsvPart:
     """One open CSV file."""
 
     def __init__(self, reader: ObjectReader, options: CsvOptions) -> None:
-        super().__init__(reader)
+        self._file = LineFile(reader, options.quote.encode())
         self._options = options
+        self._delimiter = options.delimiter or ("\t" if is_tab_separated(reader.info.url) else ",")
 
-    def _found(self) -> Int64:
-        quote = self._options.quote.encode()
-        return kept_offsets(self._reader, f"csv {quote!r}", lambda reader: _row_starts(reader, quote))
+    def __len__(self) -> int:
+        return len(self._rows)
 
     @property
-    def _rows(self) -> Int64:
-        return self._filled[1:] if self._options.header else self._filled
+    def _rows(self) -> IntArray:
+        """The numbers of the lines that are samples."""
+        return self._file.numbers[1:] if self._options.header else self._file.numbers
+
+    @functools.cached_property
+    def _head(self) -> list[tuple[int, int, bytes]]:
+        return self._file.head(_SCHEMA_ROWS + 1)
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -173,9 +139,10 @@ class CsvPart(_LinePart):
 
     @functools.cached_property
     def _names(self) -> tuple[str, ...]:
-        if not len(self._filled):
+        if not self._head:
             return ()
-        first = self._cells(0, self.lines(self._filled[:1])[0].removeprefix(_BOM))
+        _, offset, line = self._head[0]
+        first = self._cells(offset, line.removeprefix(_BOM))
         names = first if self._options.header else [str(number) for number in range(len(first))]
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
@@ -188,29 +155,21 @@ class CsvPart(_LinePart):
         if self._options.types is None:
             return {}
         said = dict(self._options.types)
-        rows = self._rows[:_LOOKED_AT]
-        some = [self._cells(int(number), line) for number, line in zip(rows, self.lines(rows), strict=True)]
+        rows = self._head[1:] if self._options.header else self._head[:_SCHEMA_ROWS]
+        some = [self._cells(offset, line) for _, offset, line in rows]
         columns = zip(*some, strict=False) if some else [()] * len(self.fields)
         return {
             name: _PARSERS[said.get(name) or _kind_of(texts)] for name, texts in zip(self.fields, columns, strict=False)
         }
 
-    def read(self, rows: Int64, fields: Sequence[str] | None) -> list[Values]:
+    def read(self, rows: IntArray, fields: Sequence[str] | None) -> list[Values]:
         """These rows."""
-        numbers = self._rows[rows]
-        return [
-            self._parsed(int(number), line, fields) for number, line in zip(numbers, self.lines(numbers), strict=True)
-        ]
+        return [self._parsed(*row, fields) for row in _numbered(self._file, self._rows[rows])]
 
-    def _parsed(self, number: int, line: bytes, fields: Sequence[str] | None) -> Values:
-        cells, names = self._cells(number, line), self.fields
+    def _parsed(self, number: int, offset: int, line: bytes, fields: Sequence[str] | None) -> Values:
+        cells, names = self._cells(offset, line.removeprefix(_BOM) if number == 0 else line), self.fields
         if len(cells) != len(names):
-            raise DecodeError(
-                "a row has another number of cells",
-                expected=len(names),
-                found=len(cells),
-                offset=int(self._starts[number]),
-            )
+            raise DecodeError("a row has another number of cells", expected=len(names), found=len(cells), offset=offset)
         found: Values = {}
         for name, text in zip(names, cells, strict=True):
             if fields is None or name in fields:
@@ -219,25 +178,24 @@ class CsvPart(_LinePart):
                 except ValueError as error:
                     hint = f"say what it holds: types={{{name!r}: 'str'}}"
                     raise DecodeError(
-                        "a cell does not fit its column",
-                        found=repr(text),
-                        field=name,
-                        offset=int(self._starts[number]),
-                        hint=hint,
+                        "a cell does not fit its column", found=repr(text), field=name, offset=offset, hint=hint
                     ) from error
         return found
 
-    def _cells(self, number: int, line: bytes) -> list[str]:
-        options = self._options
+    def _cells(self, offset: int, line: bytes) -> list[str]:
         try:
             text = io.StringIO(line.decode("utf-8"), newline="")
-            return next(csv.reader(text, delimiter=options.delimiter, quotechar=options.quote, strict=True), [])
+            return next(csv.reader(text, delimiter=self._delimiter, quotechar=self._options.quote, strict=True), [])
         except (csv.Error, UnicodeDecodeError) as error:
-            raise DecodeError("a row cannot be read", found=error, offset=int(self._starts[number])) from error
+            raise DecodeError("a row cannot be read", found=error, offset=offset) from error
 
     def runs(self, fields: Sequence[str] | None) -> Iterator[list[Values]]:
         """All rows in order."""
-        return runs_of(self, fields, 1024)
+        is_header = self._options.header
+        for rows in _row_runs(self._file):
+            if is_header and rows:
+                is_header, rows = False, rows[1:]  # noqa: PLW2901 - without the header
+            yield [self._parsed(*row, fields) for row in rows]
 
 
 def _kind_of(texts: Sequence[str]) -> ColumnType:

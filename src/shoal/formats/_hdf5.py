@@ -1,4 +1,4 @@
-"""HDF5: datasets that are equally long, a sample for each row of them."""
+"""HDF5 files whose datasets have equal lengths: each row of them is a sample."""
 
 from __future__ import annotations
 
@@ -6,35 +6,27 @@ import functools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import ModuleType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from shoal.errors import DecodeError, EncodeError, FieldError, MissingExtraError
-from shoal.store import ObjectReader
+from shoal._optional import require
+from shoal._typing import IntArray
+from shoal.errors import DecodeError, EncodeError, FieldError
+from shoal.store._base import ObjectReader
 
 from ._member_values import as_member, is_bytes
 from ._sources import Values, file_for, runs_of
 
 __all__ = ["Column", "Hdf5Part", "import_h5py", "open_columns"]
 
-Int64 = npt.NDArray[np.int64]
 _KEPT_BYTES = 64 << 20
 _MOST_AT_ONCE = 32 << 20
 
 
-def import_h5py() -> ModuleType:
+def import_h5py() -> Any:
     """The library. Raises MissingExtraError."""
-    try:
-        import h5py
-    except ImportError as error:
-        raise MissingExtraError(
-            "the package h5py cannot be imported", found=error, hint="pip install 'shoal[hdf5]'"
-        ) from error
-    module: ModuleType = h5py
-    return module
+    return require("h5py", extra="hdf5")
 
 
 class Hdf5Part:
@@ -86,7 +78,7 @@ class Hdf5Part:
                 found[name] = at
         return found
 
-    def read(self, rows: Int64, fields: Sequence[str] | None) -> list[Values]:
+    def read(self, rows: IntArray, fields: Sequence[str] | None) -> list[Values]:
         """These rows of each dataset."""
         names = [name for name in self._datasets if fields is None or name in fields]
         try:
@@ -99,14 +91,14 @@ class Hdf5Part:
             return [{} for _ in range(len(rows))]
         return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
 
-    def _column(self, name: str, rows: Int64) -> list[Any]:
+    def _column(self, name: str, rows: IntArray) -> list[Any]:
         dataset = self._datasets[name]
         if name in self._stored_at:
             return self._plain_rows(name, dataset, rows)
         with self._lock:
             return _items(dataset, self._chunked_rows(name, dataset, rows))
 
-    def _plain_rows(self, name: str, dataset: Any, rows: Int64) -> list[Any]:
+    def _plain_rows(self, name: str, dataset: Any, rows: IntArray) -> list[Any]:
         base, shape, dtype = self._stored_at[name], dataset.shape[1:], dataset.dtype
         size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
         low, high = int(rows.min(initial=0)), int(rows.max(initial=-1)) + 1
@@ -120,7 +112,7 @@ class Hdf5Part:
         arrays = [np.frombuffer(part, dtype).reshape(shape) for part in parts]
         return [array.item() for array in arrays] if not shape else arrays
 
-    def _chunked_rows(self, name: str, dataset: Any, rows: Int64) -> list[Any]:
+    def _chunked_rows(self, name: str, dataset: Any, rows: IntArray) -> list[Any]:
         """Rows out of chunks, each of which is unpacked once for all rows that it holds."""
         length = dataset.chunks[0] if dataset.chunks else max(1, min(len(dataset), 1024))
         found: list[Any] = [None] * len(rows)
@@ -159,19 +151,22 @@ def _check_lengths(datasets: dict[str, Any]) -> None:
 
 
 def _items(dataset: Any, values: list[Any]) -> list[Any]:
-    """Rows as samples have them: texts as ``str``, runs of bytes as ``bytes``, single numbers as Python's."""
+    """Rows as samples have them: UTF-8 strings as ``str``, byte strings as ``bytes``, single numbers as Python's."""
     h5py = import_h5py()
-    if h5py.check_string_dtype(dataset.dtype) is not None:
-        return [_text(value) for value in values]
+    string = h5py.check_string_dtype(dataset.dtype)
+    if string is not None:  # h5py stores bytes as ASCII strings, and reads those as bytes
+        return [_string(value, is_text=string.encoding == "utf-8") for value in values]
     inner = h5py.check_vlen_dtype(dataset.dtype)
     if inner == np.uint8:
         return [value.tobytes() for value in values]
     return [value.item() if isinstance(value, np.generic) and value.dtype.names is None else value for value in values]
 
 
-def _text(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return [_text(item) for item in value.tolist()]
+def _string(value: Any, is_text: bool) -> Any:
+    if isinstance(value, (np.ndarray, list)):
+        return [_string(item, is_text) for item in (value if isinstance(value, list) else value.tolist())]
+    if not is_text:
+        return bytes(value)
     return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)
 
 

@@ -1,4 +1,4 @@
-"""What a sample's values become in files that have fewer types than Python."""
+"""Values of samples as bytes, and keys and fields as names of tar members."""
 
 from __future__ import annotations
 
@@ -7,13 +7,23 @@ from typing import Any
 
 import numpy as np
 
-from shoal.codec import codec_for, encode
+from shoal.codec._dispatch import encode
+from shoal.codec._registry import codec_for
 from shoal.errors import CodecError, EncodeError, WriteError
-from shoal.store import base_name
+from shoal.store._url import base_name
 
 from ._sources import KEY, number_key
 
-__all__ = ["Row", "as_member", "extension_of_image", "is_bytes", "member_key", "member_name", "rows_from"]
+__all__ = [
+    "Row",
+    "as_member",
+    "extension_of_image",
+    "is_bytes",
+    "member_key",
+    "member_name",
+    "plain_value",
+    "rows_from",
+]
 
 Row = dict[str, Any]
 _IMAGE_MAGICS = (
@@ -52,7 +62,7 @@ def member_name(field: str) -> str:
 def as_member(field: str, value: Any) -> tuple[str, bytes]:
     """A value as bytes, with the field's name: ``.npy``, ``.txt`` or ``.json`` is added where the name does not say.
 
-    Example:
+    Examples:
         >>> as_member("label", 3), as_member("txt", "hello")
         (('label.json', b'3'), ('txt', b'hello'))
     """
@@ -64,17 +74,17 @@ def as_member(field: str, value: Any) -> tuple[str, bytes]:
         except CodecError:  # its name says one thing and its value another: `id` may be text
             pass
     kind = "npy" if isinstance(value, np.ndarray) else "txt" if isinstance(value, str) else "json"
-    return f"{field}.{kind}", bytes(encode(kind, _plain(value) if kind == "json" else value))
+    return f"{field}.{kind}", bytes(encode(kind, plain_value(value) if kind == "json" else value))
 
 
-def _plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
     """A value as JSON has it."""
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     if isinstance(value, Mapping):
-        return {str(name): _plain(inner) for name, inner in value.items()}
+        return {str(name): plain_value(inner) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(inner) for inner in value]
+        return [plain_value(inner) for inner in value]
     if is_bytes(value):
         raise EncodeError("bytes inside lists and dicts have no place in JSON", found=type(value).__name__)
     return value
@@ -83,7 +93,7 @@ def _plain(value: Any) -> Any:
 def member_key(key: str, row: Mapping[str, Any]) -> str:
     """A key as tars have them: dots belong to extensions there, so what looks like one goes.
 
-    Example:
+    Examples:
         >>> member_key("a/photo.jpg", {"jpg": b""}), member_key("v1.5", {"txt": ""})
         ('a/photo', 'v1_5')
     """

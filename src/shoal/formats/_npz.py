@@ -1,4 +1,4 @@
-"""NumPy's ``.npz``: a file a sample, or rows of arrays that are equally long."""
+"""NumPy's ``.npz`` files: one sample per file, or one per row of arrays of equal length."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from shoal.codec import Limits, codec_for, decode_npy, encode
+from shoal._typing import IntArray
+from shoal.codec._arrays import decode_npy
+from shoal.codec._codec import Limits
+from shoal.codec._dispatch import encode
+from shoal.codec._registry import codec_for
 from shoal.errors import CodecError, DecodeError, EncodeError, UnsafeCodecError
-from shoal.store import ObjectReader
+from shoal.store._base import ObjectReader
 
 from ._sources import RangeFile, Values, runs_of
 
 __all__ = ["NpzRows", "npz_fields", "npz_values", "pack_npz"]
 
-Int64 = npt.NDArray[np.int64]
 _LOCAL_HEADER = 30
 
 
@@ -112,7 +114,7 @@ class NpzRows:
         """The arrays."""
         return tuple(self._members)
 
-    def read(self, rows: Int64, fields: Sequence[str] | None) -> list[Values]:
+    def read(self, rows: IntArray, fields: Sequence[str] | None) -> list[Values]:
         """These rows of each array."""
         names = [name for name in self._members if fields is None or name in fields]
         columns = [self._rows(self._members[name], rows) for name in names]
@@ -120,7 +122,7 @@ class NpzRows:
             return [{} for _ in range(len(rows))]
         return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
 
-    def _rows(self, member: _Member, rows: Int64) -> Sequence[Any]:
+    def _rows(self, member: _Member, rows: IntArray) -> Sequence[Any]:
         if member.values_at is None:
             return _items(self._array(member)[rows])
         size = member.dtype.itemsize * int(np.prod(member.shape[1:], dtype=np.int64))

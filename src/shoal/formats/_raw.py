@@ -1,4 +1,4 @@
-"""One object per sample: raw files and folders of images."""
+"""Formats with one object per sample: raw files, and folders of images."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from shoal.errors import FieldError, FormatError, SampleKeyError, ShoalError
-from shoal.shard import Decoders, ErrorLog, Sample, checked_rows
-from shoal.store import ObjectInfo, base_name, local_path, relative_url, scheme_of, store_for
+from shoal._typing import IntArray
+from shoal.errors import FormatError, SampleKeyError, ShoalError
+from shoal.shard._shard import Decoders, Sample
+from shoal.shard._source import checked_rows, column_error
+from shoal.shard._stream import ErrorLog
+from shoal.store._base import ObjectInfo
+from shoal.store._registry import store_for
+from shoal.store._url import base_name, local_path, relative_url, scheme_of
 
-from ._registry import Files, identity_of
-from ._sources import KEY, Values, decode_values
+from ._sources import KEY, Files, Values, decode_values, identity_of
 
-__all__ = ["IMAGE_ENDINGS", "ObjectSource", "class_labels", "image_values", "raw_fields", "raw_values", "stem_of"]
+__all__ = ["ObjectSource", "class_labels", "image_values", "raw_fields", "raw_values", "stem_of"]
 
-Int64 = npt.NDArray[np.int64]
-IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".avif")
 _NO_EXTENSION = "bin"
 _NO_DECODERS: Decoders = {}
 _RUN = 64
@@ -32,7 +33,7 @@ _AT_ONCE = 16
 def raw_field(path: str) -> str:
     """The field that holds a file's bytes: its extension in small letters.
 
-    Example:
+    Examples:
         >>> raw_field("a/photo.JPG"), raw_field("a/notes")
         ('jpg', 'bin')
     """
@@ -85,7 +86,7 @@ class ObjectSource:
         *,
         key: Callable[[str], str] = str,
         extra: Callable[[Sequence[str]], Sequence[Mapping[str, Any]]] | None = None,
-        told: Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
         self._name = name
         self._files = files
@@ -93,7 +94,7 @@ class ObjectSource:
         self._field_names = fields
         self._key = key
         self._extra = extra
-        self._told = dict(told or {})
+        self._options = dict(options or {})
 
     @functools.cached_property
     def infos(self) -> tuple[ObjectInfo, ...]:
@@ -111,7 +112,7 @@ class ObjectSource:
     @property
     def identity(self) -> str:
         """Equal for equal objects, wherever they lie."""
-        return identity_of([self._name, sorted(self._told.items())], self.infos)
+        return identity_of([self._name, sorted(self._options.items())], self.infos)
 
     def __len__(self) -> int:
         return len(self.infos)
@@ -148,7 +149,9 @@ class ObjectSource:
     def _extras(self) -> Sequence[Mapping[str, Any]] | None:
         return None if self._extra is None else self._extra(self.paths)
 
-    def read(self, rows: Int64, fields: Sequence[str] | None = None, decoders: Decoders = _NO_DECODERS) -> list[Sample]:
+    def read(
+        self, rows: IntArray, fields: Sequence[str] | None = None, decoders: Decoders = _NO_DECODERS
+    ) -> list[Sample]:
         """The samples with these numbers, in this order; several objects are fetched at once where that helps."""
         numbers = checked_rows(rows, len(self)).tolist()
         urls = [self.infos[number].url for number in numbers]
@@ -215,7 +218,7 @@ class ObjectSource:
             numbers.setdefault(self._key(path), number)
         return numbers
 
-    def keys(self, rows: Int64) -> list[str]:
+    def keys(self, rows: IntArray) -> list[str]:
         """The keys of these samples."""
         return [self._key(self.paths[row]) for row in checked_rows(rows, len(self)).tolist()]
 
@@ -223,6 +226,6 @@ class ObjectSource:
         """The keys; these formats have no metadata columns."""
         for name in columns:
             if name != KEY:
-                raise FieldError("no such column", expected=KEY, found=name)
+                raise column_error(name, "this format has no indexed columns")
         keys = pa.array(self.keys(np.arange(len(self))), pa.string())
         return pa.table([keys] * len(columns), names=list(columns))

@@ -1,10 +1,9 @@
-"""Registered formats, their detection, and the files that a user names."""
+"""The registry of formats: which there are, which one a path has, and how it is opened."""
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import os
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -12,47 +11,29 @@ from typing import Any
 
 import msgspec
 
-from shoal.errors import FieldError, FormatError, ManifestError, ObjectNotFoundError, OptionError
-from shoal.shard import (
-    SHARD_ENDINGS,
-    WEBDATASET_RULE,
-    KeyRule,
-    ShardSource,
-    Source,
-    is_dataset_folder,
-    load_manifest,
-    locate_shards,
-    sniff,
-    split_alias,
-    split_of,
-    unfinished_writes,
-)
-from shoal.store import (
-    ObjectInfo,
-    base_name,
-    expand_pattern,
-    local_path,
-    no_such_path,
-    parent_url,
-    relative_url,
-    scheme_of,
-    store_for,
-)
+from shoal.errors import FormatError, ManifestError, ObjectNotFoundError, OptionError, TarError
+from shoal.shard._compression import decompressed, reader_stream, sniff
+from shoal.shard._discovery import SHARD_ENDINGS, is_dataset_folder, locate_shards, own_files
+from shoal.shard._journal import unfinished_writes
+from shoal.shard._manifest import load_manifest
+from shoal.shard._member_names import WEBDATASET_RULE, KeyRule
+from shoal.shard._source import ShardSource, Source
+from shoal.store._pattern import expand_pattern
+from shoal.store._registry import no_such_path, store_for
+from shoal.store._url import base_name, parent_url, relative_url, scheme_of
+
+from ._sources import PathLike, is_hidden, strip_part_number
 
 __all__ = [
-    "Files",
+    "IMAGE_ENDINGS",
     "Format",
-    "PathLike",
     "SourceOptions",
     "detect",
     "formats",
-    "identity_of",
+    "has_format",
     "open_source",
-    "place_of",
     "register_format",
 ]
-
-PathLike = str | os.PathLike[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +65,7 @@ class Format:
 
 _FORMATS: dict[str, Format] = {}
 _BUILT_IN: dict[str, Format] = {}
-_IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".avif")
-_PART_OF = re.compile(r"-\d+-of-\d+$")
-"""What TensorFlow writes after the ending: ``train.tfrecord-00000-of-00010``."""
+IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".avif")
 
 
 def register_built_in(found: Format) -> None:
@@ -99,7 +78,7 @@ def register_format(name: str, extensions: Sequence[str], opener: Opener, *, rep
 
     Raises OptionError when the name or an ending is taken, unless ``replace``; then the ending changes hands.
 
-    Example:
+    Examples:
         >>> from shoal.formats import formats, register_format
         >>> def open_notes(path, options): ...
         >>> register_format("notes", [".notes"], open_notes, replace=True)
@@ -129,7 +108,7 @@ def detect(path: PathLike | Iterable[PathLike]) -> str:
     """
     if isinstance(path, (str, os.PathLike)):
         text = os.fspath(path)
-        if _is_manifest(text):
+        if base_name(text) == "manifest.json" and base_name(parent_url(text)) == ".shoal":
             return "webdataset"
         if base_name(text) == "index.json" and (indexed := _by_index(text)) is not None:
             return indexed
@@ -138,21 +117,13 @@ def detect(path: PathLike | Iterable[PathLike]) -> str:
     urls = expand_pattern(path)
     if not urls:
         raise ObjectNotFoundError("no files were named", found=str(path))
-    return _by_ending(urls[0]) or _by_content(urls[0])
-
-
-def _is_manifest(url: str) -> bool:
-    return base_name(url) == "manifest.json" and base_name(parent_url(url)) == ".shoal"
+    return detect_name(urls[0]) or _by_content(urls[0])
 
 
 def detect_name(url: str) -> str | None:
     """The format that a name ends in; None where it says nothing."""
-    return _by_ending(url)
-
-
-def _by_ending(url: str) -> str | None:
     endings = [(ending, found.name) for found in _FORMATS.values() for ending in found.extensions]
-    lower = _PART_OF.sub("", url.lower())
+    lower = strip_part_number(url)
     fitting = [(len(ending), name) for ending, name in endings if lower.endswith(ending)]
     return max(fitting)[1] if fitting else None
 
@@ -161,18 +132,22 @@ def _of_folder(root: str) -> str:
     """What most files of a folder are; tar shards win over whatever lies beside them."""
     counts: Counter[str] = Counter()
     only_images, is_empty = True, True
+    infos = []
     for info in store_for(root).list(root):
         path = relative_url(info.url, root)
-        if any(part.startswith(".") for part in path.split("/")):
-            continue
+        if "/" not in path and not is_hidden(path) and detect_name(path) == "webdataset":
+            return "webdataset"  # in most folders of shards the first file tells, so a long listing is not waited for
+        infos.append(info)
+    for info in own_files(root, infos):
+        path = relative_url(info.url, root)
         is_empty = False
         if path == "index.json" and (indexed := _by_index(info.url)) is not None:
             return indexed
-        found = _by_ending(info.url)
+        found = detect_name(info.url)
         if found == "webdataset":
             return found
         counts.update([] if found is None else [found])
-        only_images = only_images and "/" in path and path.lower().endswith(_IMAGES)
+        only_images = only_images and "/" in path and path.lower().endswith(IMAGE_ENDINGS)
     if is_empty and unfinished_writes(root):
         hint = "run it again: it does the rest"
         raise ManifestError("a dataset is being written here, or its writing was interrupted", found=root, hint=hint)
@@ -197,6 +172,7 @@ def _by_index(url: str) -> str | None:
     return "mds" if "shards" in index else "litdata" if "chunks" in index and "config" in index else None
 
 
+_HEAD_BYTES = 1 << 18
 _MAGICS = ((b"PAR1", "parquet"), (b"ARROW1", "arrow"), (b"\x89HDF\r\n\x1a\n", "hdf5"))
 
 
@@ -208,15 +184,48 @@ def _by_content(url: str) -> str:
             raise
         raise no_such_path(url) from None
     try:
-        head = reader.read(0, 512)
+        head = reader.read(0, _HEAD_BYTES)
+        compression = sniff(head)
+        if compression is not None:
+            with contextlib.suppress(TarError):  # damaged: reading will tell
+                head = decompressed(reader_stream(reader), compression).read(_HEAD_BYTES) or b""
     finally:
         reader.close()
     for magic, name in _MAGICS:
         if head.startswith(magic):
             return name
-    if head[257:262] == b"ustar" or sniff(head) is not None:
+    if _is_json_lines(head):
+        return "jsonl"
+    if head[257:262] == b"ustar" or compression is not None:
         return "webdataset"
     raise FormatError("the file is of no known format", expected=_known(), found=url)
+
+
+def _is_json_lines(head: bytes) -> bool:
+    """Whether a file begins with two lines that are JSON objects; a document of one line may be anything."""
+    first, newline, rest = head.removeprefix(b"\xef\xbb\xbf").partition(b"\n")
+    if not newline or not first.startswith(b"{") or not rest.lstrip().startswith(b"{"):
+        return False
+    try:
+        return isinstance(msgspec.json.decode(first), dict)
+    except msgspec.DecodeError:
+        return False
+
+
+def has_format(url: str, format: str) -> bool:  # noqa: A002 - the word users expect
+    """Whether a file in a folder of this format is part of it.
+
+    Examples:
+        >>> has_format("memory://data/a.jsonl.gz", "jsonl"), has_format("memory://data/info.json", "jsonl")
+        (True, False)
+    """
+    name, known = detect_name(url), _FORMATS.get(format)
+    if name is not None or (known is not None and known.extensions):
+        return name == format
+    try:
+        return detect([url]) == format
+    except FormatError:
+        return False
 
 
 def _known() -> str:
@@ -247,70 +256,3 @@ def _open_webdataset(path: PathLike | Iterable[PathLike], options: SourceOptions
 
 
 register_built_in(Format("webdataset", SHARD_ENDINGS, _open_webdataset))
-
-
-@dataclass(frozen=True, slots=True)
-class Files:
-    """Names of files, which are looked up when they are first needed."""
-
-    path: PathLike | tuple[PathLike, ...]
-    endings: tuple[str, ...] | None = None
-    """What the names of files in a folder end in; None for all files."""
-    split: str | None = None
-
-    @property
-    def folder(self) -> str | None:
-        """The folder that was named; None where files were."""
-        if not isinstance(self.path, (str, os.PathLike)):
-            return None
-        text = os.fspath(self.path)
-        return text if store_for(text).is_folder(text) else None
-
-    def find(self) -> tuple[ObjectInfo, ...]:
-        """The files. Raises ObjectNotFoundError when there are none, FieldError when none is of the split."""
-        root = self.folder
-        found = self._below(root) if root is not None else self._named()
-        if not found:
-            wanted = "any file" if self.endings is None else " or ".join(self.endings)
-            raise ObjectNotFoundError("there are no such files", expected=wanted, found=str(self.path))
-        return found if self.split is None else _of_split(found, self.split, root)
-
-    def _below(self, root: str) -> tuple[ObjectInfo, ...]:
-        infos = (info for info in store_for(root).list(root) if not is_hidden(relative_url(info.url, root)))
-        return tuple(info for info in infos if self.endings is None or _ends(info.url, self.endings))
-
-    def _named(self) -> tuple[ObjectInfo, ...]:
-        return tuple(store_for(url).info(url) for url in expand_pattern(self.path))
-
-
-def _ends(url: str, endings: tuple[str, ...]) -> bool:
-    return _PART_OF.sub("", url.lower()).endswith(endings)
-
-
-def is_hidden(path: str) -> bool:
-    """Whether a file, or a folder it is in, has a name that begins with a dot."""
-    return any(part.startswith(".") for part in path.split("/"))
-
-
-def _of_split(infos: Sequence[ObjectInfo], split: str, root: str | None) -> tuple[ObjectInfo, ...]:
-    wanted = split_alias(split) or split
-    names = [relative_url(info.url, root) if root is not None else base_name(info.url) for info in infos]
-    splits = [split_of(name) for name in names]
-    found = tuple(info for info, of in zip(infos, splits, strict=True) if of == wanted)
-    if not found:
-        raise FieldError("no such split", expected=" or ".join(dict.fromkeys(splits)), found=split)
-    return found
-
-
-def identity_of(parts: Iterable[object], infos: Sequence[ObjectInfo]) -> str:
-    """A digest that differs where the files, their order or their sizes do; where they lie is no part of it."""
-    first, last = min(info.url for info in infos), max(info.url for info in infos)
-    same = next((at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
-    cut = first.rfind("/", 0, same) + 1  # the folder of the first and the last is that of all
-    facts = [repr(part) for part in parts] + [repr((info.url[cut:], info.size)) for info in infos]
-    return hashlib.sha256("\0".join(facts).encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def place_of(info: ObjectInfo) -> str:
-    """Where an object is, told the same way from every working folder."""
-    return os.path.abspath(local_path(info.url)) if scheme_of(info.url) == "file" else info.url

@@ -1,4 +1,4 @@
-"""Files with many samples each, as one numbered sequence."""
+"""Files that hold samples: found by the name a user gave, and read as one numbered sequence."""
 
 from __future__ import annotations
 
@@ -7,42 +7,134 @@ import functools
 import hashlib
 import io
 import os
+import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from shoal.codec import decode_npy, encode_npy
-from shoal.errors import CodecError, DecodeError, FieldError, SampleKeyError, ShoalError, StoreError
-from shoal.shard import Decoders, ErrorLog, Sample, checked_rows, key_hint
-from shoal.store import ObjectInfo, ObjectReader, cache_dir, join_url, local_path, scheme_of, store_for
-
-from ._registry import identity_of, place_of
+from shoal._typing import IntArray
+from shoal.codec._arrays import decode_npy, encode_npy
+from shoal.errors import (
+    CodecError,
+    DecodeError,
+    FieldError,
+    ObjectNotFoundError,
+    SampleKeyError,
+    ShoalError,
+    StoreError,
+)
+from shoal.shard._discovery import files_below
+from shoal.shard._member_names import key_hint
+from shoal.shard._shard import Decoders, Sample
+from shoal.shard._source import checked_rows, column_error
+from shoal.shard._split_names import split_alias, split_of
+from shoal.shard._stream import ErrorLog
+from shoal.store._base import ObjectInfo, ObjectReader
+from shoal.store._cache import cache_dir, count_added, mark_used
+from shoal.store._options import options_for
+from shoal.store._pattern import expand_pattern
+from shoal.store._registry import store_for
+from shoal.store._url import base_name, join_url, local_path, relative_url, scheme_of
 
 __all__ = [
     "KEY",
+    "Files",
     "PartSource",
+    "PathLike",
     "RangeFile",
     "Values",
+    "cached_offsets",
     "decode_values",
     "file_for",
-    "kept_offsets",
+    "identity_of",
+    "is_hidden",
+    "nearby_runs",
     "number_key",
     "runs_of",
+    "strip_part_number",
 ]
 
+PathLike = str | os.PathLike[str]
 Values = dict[str, Any]
-Int64 = npt.NDArray[np.int64]
 KEY = "__key__"
 """The field of a file that holds the keys of its samples, where it has one."""
 _NO_DECODERS: Decoders = {}
-_MOST_OPEN = 16
+_MAX_OPEN_FILES = 16
+_MAX_GAP_BYTES = 64 << 10
+"""Byte ranges nearer to each other than this are read together."""
 _RUN = 256
-_FOLDER = "offsets"
+_OFFSETS_FOLDER = "offsets"
+_PART_NUMBER = re.compile(r"-\d+-of-\d+$")
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Names of files, which are looked up when they are first needed."""
+
+    path: PathLike | tuple[PathLike, ...]
+    endings: tuple[str, ...] | None = None
+    """What the names of files in a folder end in; None for all files."""
+    split: str | None = None
+
+    @property
+    def folder(self) -> str | None:
+        """The folder that was named; None where files were."""
+        if not isinstance(self.path, (str, os.PathLike)):
+            return None
+        text = os.fspath(self.path)
+        return text if store_for(text).is_folder(text) else None
+
+    def find(self) -> tuple[ObjectInfo, ...]:
+        """The files. Raises ObjectNotFoundError when there are none, FieldError when none is of the split."""
+        root = self.folder
+        if root is not None:
+            found = self._below(root)
+        else:
+            found = tuple(store_for(url).info(url) for url in expand_pattern(self.path))
+        if not found:
+            wanted = "any file" if self.endings is None else " or ".join(self.endings)
+            raise ObjectNotFoundError("there are no such files", expected=wanted, found=str(self.path))
+        return found if self.split is None else _of_split(found, self.split, root)
+
+    def _below(self, root: str) -> tuple[ObjectInfo, ...]:
+        endings = self.endings
+        return tuple(
+            info for info in files_below(root) if endings is None or strip_part_number(info.url).endswith(endings)
+        )
+
+
+def strip_part_number(url: str) -> str:
+    """The URL in lower case, without what TensorFlow writes after the ending: ``train.tfrecord-00000-of-00010``."""
+    return _PART_NUMBER.sub("", url.lower())
+
+
+def is_hidden(path: str) -> bool:
+    """Whether a file, or a folder it is in, has a name that begins with a dot."""
+    return any(part.startswith(".") for part in path.split("/"))
+
+
+def _of_split(infos: Sequence[ObjectInfo], split: str, root: str | None) -> tuple[ObjectInfo, ...]:
+    wanted = split_alias(split) or split
+    names = [relative_url(info.url, root) if root is not None else base_name(info.url) for info in infos]
+    splits = [split_of(name) for name in names]
+    found = tuple(info for info, of in zip(infos, splits, strict=True) if of == wanted)
+    if not found:
+        raise FieldError("no such split", expected=" or ".join(dict.fromkeys(splits)), found=split)
+    return found
+
+
+def identity_of(parts: Iterable[object], infos: Sequence[ObjectInfo]) -> str:
+    """A digest that differs where the files, their order or their sizes do; where they lie is no part of it."""
+    first, last = min(info.url for info in infos), max(info.url for info in infos)
+    same = next((at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
+    cut = first.rfind("/", 0, same) + 1  # the folder of the first and the last is that of all
+    facts = [repr(part) for part in parts] + [repr((info.url[cut:], info.size)) for info in infos]
+    return hashlib.sha256("\0".join(facts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 class Part(Protocol):
@@ -53,7 +145,7 @@ class Part(Protocol):
     @property
     def fields(self) -> tuple[str, ...]: ...
 
-    def read(self, rows: Int64, fields: Sequence[str] | None) -> list[Values]:
+    def read(self, rows: IntArray, fields: Sequence[str] | None) -> list[Values]:
         """The values of these rows, in this order; a row may lack a field."""
         ...
 
@@ -68,9 +160,27 @@ def runs_of(part: Part, fields: Sequence[str] | None, size: int = _RUN) -> Itera
         yield part.read(np.arange(start, min(start + size, len(part))), fields)
 
 
+def nearby_runs(starts: IntArray, stops: IntArray) -> list[IntArray]:
+    """The numbers of byte ranges, which come in the order of their starts, in groups that are worth one read each."""
+    if not len(starts):
+        return []
+    gaps = np.flatnonzero(starts[1:] > np.maximum.accumulate(stops)[:-1] + _MAX_GAP_BYTES) + 1
+    return np.split(np.arange(len(starts)), gaps)
+
+
 def number_key(number: int) -> str:
     """The key of a sample that has none of its own."""
     return f"{number:09d}"
+
+
+def _decodes(sample: Sample, decoders: Decoders, log: ErrorLog) -> bool:
+    """Decode a sample; False where it cannot be decoded and ``log`` goes on."""
+    try:
+        decode_values([sample], decoders)
+    except DecodeError as error:
+        log.handle(error)
+        return False
+    return True
 
 
 def decode_values(samples: Sequence[Sample], decoders: Decoders) -> None:
@@ -102,6 +212,9 @@ class Located(Protocol):
 class PartSource:
     """Files of one format as one sequence. They open when they are first needed, and the least used close again."""
 
+    has_integers = True
+    """The format has integers of its own, so bytes are not one because their field is called ``id``."""
+
     def __init__(
         self,
         name: str,
@@ -109,16 +222,16 @@ class PartSource:
         open_part: Callable[[ObjectReader], Part],
         *,
         key: str | None = None,
-        told: Mapping[str, Any] | None = None,
-        most_open: int = _MOST_OPEN,
+        options: Mapping[str, Any] | None = None,
+        max_open: int = _MAX_OPEN_FILES,
         counts: Callable[[], Sequence[int]] | None = None,
     ) -> None:
         self._name = name
         self._files = files
         self._open_part = open_part
-        self._asked_key = key
-        self._told = dict(told or {})
-        self._most_open = most_open
+        self._requested_key = key
+        self._options = dict(options or {})
+        self._max_open = max_open
         self._counts = counts
         self._open: OrderedDict[int, Part] = OrderedDict()
         self._lock = threading.RLock()
@@ -131,13 +244,13 @@ class PartSource:
     @property
     def identity(self) -> str:
         """Equal for equal files, wherever they lie."""
-        return identity_of([self._name, self._asked_key, sorted(self._told.items())], self.infos)
+        return identity_of([self._name, self._requested_key, sorted(self._options.items())], self.infos)
 
     def __len__(self) -> int:
         return int(self.starts[-1])
 
     @functools.cached_property
-    def starts(self) -> Int64:
+    def starts(self) -> IntArray:
         """The number of each file's first sample, and the total at the end."""
         known = None if self._counts is None else self._counts()
         counts = [self._length(number) for number in range(len(self.infos))] if known is None else known
@@ -155,7 +268,7 @@ class PartSource:
             found = self._open.get(number)
             if found is None:
                 found = self._open[number] = self._opened(self.infos[number])
-                if len(self._open) > self._most_open:
+                if len(self._open) > self._max_open:
                     self._open.popitem(last=False)  # closed when its last reader lets go of it
             self._open.move_to_end(number)
             return found
@@ -187,11 +300,13 @@ class PartSource:
     @functools.cached_property
     def _key(self) -> str | None:
         """The field that keys are taken from; None where samples are numbered."""
-        if self._asked_key is not None and self._asked_key not in self._stored:
-            raise FieldError("no such field", expected=" or ".join(self.fields), found=self._asked_key)
-        return self._asked_key or (KEY if KEY in self._stored else None)
+        if self._requested_key is not None and self._requested_key not in self._stored:
+            raise FieldError("no such field", expected=" or ".join(self.fields), found=self._requested_key)
+        return self._requested_key or (KEY if KEY in self._stored else None)
 
-    def read(self, rows: Int64, fields: Sequence[str] | None = None, decoders: Decoders = _NO_DECODERS) -> list[Sample]:
+    def read(
+        self, rows: IntArray, fields: Sequence[str] | None = None, decoders: Decoders = _NO_DECODERS
+    ) -> list[Sample]:
         """The samples with these numbers, in this order: each file is asked once for all it holds."""
         rows = checked_rows(rows, len(self))
         found: list[Sample] = [{}] * len(rows)
@@ -204,7 +319,7 @@ class PartSource:
         decode_values(found, decoders)
         return found
 
-    def _by_part(self, rows: Int64) -> Iterator[tuple[int, Int64]]:
+    def _by_part(self, rows: IntArray) -> Iterator[tuple[int, IntArray]]:
         numbers = np.searchsorted(self.starts, rows, "right") - 1
         if len(rows) and bool((numbers == numbers[0]).all()):
             yield int(numbers[0]), np.arange(len(rows))
@@ -212,7 +327,7 @@ class PartSource:
         for number in np.unique(numbers).tolist():
             yield number, np.flatnonzero(numbers == number)
 
-    def _read_part(self, number: int, rows: Int64, fields: Sequence[str] | None) -> list[Values]:
+    def _read_part(self, number: int, rows: IntArray, fields: Sequence[str] | None) -> list[Values]:
         try:
             return self.part(number).read(rows, self._with_key(fields))
         except ShoalError as error:
@@ -248,8 +363,11 @@ class PartSource:
             done = 0
             for rows, values in self._part_runs(number, self._with_key(fields), log):
                 samples = self._samples(number, [first + row for row in rows], values, fields)
-                decode_values(samples, decoders)
-                yield samples
+                if log.goes_on:
+                    yield [sample for sample in samples if _decodes(sample, decoders, log)]
+                else:
+                    decode_values(samples, decoders)
+                    yield samples
                 done = rows[-1] + 1 if len(rows) else done
             first += done
 
@@ -306,7 +424,7 @@ class PartSource:
     def _near(self, key: str) -> str | None:
         return key_hint(key, self.keys(np.arange(min(2000, len(self)))))
 
-    def keys(self, rows: Int64) -> list[str]:
+    def keys(self, rows: IntArray) -> list[str]:
         """The keys of these samples."""
         rows = checked_rows(rows, len(self))
         if self._key is None:
@@ -319,7 +437,7 @@ class PartSource:
         """The keys; these formats have no metadata columns."""
         for name in columns:
             if name != KEY:
-                raise FieldError("no such column", expected=KEY, found=name)
+                raise column_error(name, "this format has no indexed columns")
         keys = pa.array(self.keys(np.arange(len(self))), pa.string())
         return pa.table([keys] * len(columns), names=list(columns))
 
@@ -367,19 +485,21 @@ def file_for(reader: ObjectReader) -> Any:
     return io.BufferedReader(RangeFile(reader), 1 << 18)
 
 
-def kept_offsets(reader: ObjectReader, kind: str, find: Callable[[ObjectReader], Int64]) -> Int64:
+def cached_offsets(reader: ObjectReader, kind: str, find: Callable[[ObjectReader], IntArray]) -> IntArray:
     """What ``find`` says of an open object, asked once for each state of it; a changed object is another entry."""
     info = reader.info
-    name = hashlib.sha256(repr((place_of(info), info.size, info.version, kind)).encode()).hexdigest()
-    url = join_url(cache_dir(), _FOLDER, name + ".npy")
+    where = os.path.abspath(local_path(info.url)) if scheme_of(info.url) == "file" else info.url
+    name = hashlib.sha256(repr((where, info.size, info.version, kind)).encode()).hexdigest()
+    url = join_url(cache_dir(), _OFFSETS_FOLDER, name + ".npy")
     store = store_for(url)
     try:
         kept = decode_npy(store.read_all(url))
         if kept.dtype == np.int64:
+            mark_used(url)
             return kept
     except (StoreError, DecodeError):  # not there, or damaged: found again
         pass
     found = find(reader)
     with contextlib.suppress(StoreError):  # a cache that cannot be written costs time, nothing else
-        store.write_all(url, encode_npy(found))
+        count_added(url, store.write_all(url, encode_npy(found)).size, options_for(info.url).cache_bytes)
     return found

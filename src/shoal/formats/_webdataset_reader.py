@@ -1,4 +1,4 @@
-"""The samples of one WebDataset archive."""
+"""Reading one WebDataset archive: opening what a user named, grouping its members, decoding its fields."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, cast
 
-from shoal.codec import Decoder, DecodeSpec, decode_spec, decoders
+from shoal.codec._codec import Decoder
+from shoal.codec._dispatch import DecodeSpec, decode_spec, decoders
 from shoal.errors import (
     CodecError,
     DecodeError,
@@ -22,34 +23,26 @@ from shoal.errors import (
     TarError,
     TruncatedError,
 )
-from shoal.shard import (
-    Decoders,
-    Feed,
-    KeyRule,
-    ReaderFeed,
-    Sample,
-    SampleStream,
-    StreamFeed,
-    StreamOptions,
-    SupportsRead,
-    decompressed,
-    is_dataset_folder,
-    locate_shards,
-    reader_stream,
-    sniff,
-)
-from shoal.store import expand_pattern, local_path, scheme_of, store_for
+from shoal.shard._compression import decompressed, reader_stream, sniff
+from shoal.shard._discovery import is_dataset_folder, locate_shards
+from shoal.shard._member_names import KeyRule
+from shoal.shard._shard import Decoders, Sample
+from shoal.shard._stream import SampleStream, StreamOptions
+from shoal.shard._tar_scan import Feed, ReaderFeed, StreamFeed, SupportsRead
+from shoal.store._pattern import expand_pattern
+from shoal.store._registry import store_for
+from shoal.store._url import local_path, scheme_of
 
 __all__ = [
     "ArchiveOptions",
+    "ArchivePosition",
     "ArchiveReader",
     "ArchiveSource",
+    "ArchiveStep",
     "OnDecodeError",
-    "Place",
-    "Step",
     "archive_name",
     "field_decoders",
-    "held_sources",
+    "freeze_sources",
     "is_stream",
     "resolve_sources",
 ]
@@ -58,8 +51,11 @@ ArchiveSource = str | os.PathLike[str] | SupportsRead
 OnDecodeError = Literal["keep", "raise"]
 FieldDecoders = Callable[[Sequence[str]], Decoders]
 
-
-# ------------------------------------------------------------------------------------------- the samples of one archive
+STDIN = "-"
+_SNIFFED_BYTES = 512
+_PATTERN_CHARACTERS = "{*?[:"
+_JSON = frozenset({"json", "jsonl"})
+_TEXT = frozenset({"txt", "text", "caption", "cls"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +71,8 @@ class ArchiveOptions:
     """How many samples are wanted in all."""
 
 
-class Place(NamedTuple):
-    """Where reading goes on in an archive; a tuple, as `Step`, because one is made for every sample."""
+class ArchivePosition(NamedTuple):
+    """Where reading goes on in an archive; a tuple, as `ArchiveStep`, because one is made for every sample."""
 
     offset: int = 0
     """The byte, in the unpacked tar, where the next sample starts."""
@@ -84,13 +80,13 @@ class Place(NamedTuple):
     """How many samples were given; counted only where the whole archive is grouped, and ``offset`` says nothing."""
 
 
-_START = Place()
+_START = ArchivePosition()
 
 
-class Step(NamedTuple):
+class ArchiveStep(NamedTuple):
     """One thing that happened while reading: a sample, or an error that was passed over."""
 
-    place: Place
+    place: ArchivePosition
     """Where reading goes on after it."""
     sample: Sample | None = None
     error: ShoalError | None = None
@@ -100,7 +96,7 @@ class ArchiveReader:
     """Reads one archive, from a place in it on. ``size`` is known once it is open."""
 
     def __init__(
-        self, source: ArchiveSource, options: ArchiveOptions, place: Place = _START, size: int | None = None
+        self, source: ArchiveSource, options: ArchiveOptions, place: ArchivePosition = _START, size: int | None = None
     ) -> None:
         self.size = size
         self.skipped: Counter[str] = Counter()
@@ -110,11 +106,11 @@ class ArchiveReader:
         self._place = place
         self._errors: deque[ShoalError] = deque()
         self._archive: Archive | None = None
-        self._told = False
+        self._failure_reported = False
         self._known: tuple[str, ...] = ()
         self._decoders: Decoders = {}
 
-    def steps(self) -> Generator[Step]:
+    def steps(self) -> Generator[ArchiveStep]:
         """Every sample that is left, and every error that is passed over, in order.
 
         Raises what opening and reading raise, unless ``goes_on``; a position in another file raises OptionError always.
@@ -126,7 +122,8 @@ class ArchiveReader:
             return
         try:
             self._check_size(archive)
-            yield from self._whole(archive) if self._options.rule.group == "archive" else self._neighbours(archive)
+            by_key = self._options.rule.group == "archive"
+            yield from self._grouped_by_key(archive) if by_key else self._neighbours(archive)
         finally:
             archive.close()
 
@@ -141,13 +138,13 @@ class ArchiveReader:
             )
         self.size = archive.size
 
-    def _passed_over(self, error: ShoalError) -> Step:
+    def _passed_over(self, error: ShoalError) -> ArchiveStep:
         error.at(shard=self._name)
         if not self._options.goes_on:
             raise error
-        return Step(self._place, error=error)
+        return ArchiveStep(self._place, error=error)
 
-    def _neighbours(self, archive: Archive) -> Iterator[Step]:
+    def _neighbours(self, archive: Archive) -> Iterator[ArchiveStep]:
         options = self._options
         wanted = StreamOptions(options.rule, options.fields, options.decoders, refuse_returning=True)
         stream = SampleStream(
@@ -160,10 +157,10 @@ class ArchiveReader:
         )
         for sample in self._until_failure(stream, archive):
             if self._errors:
-                yield from self._noted()
-            self._place = Place(stream.position)
-            yield Step(self._place, sample)
-        yield from self._noted()
+                yield from self._pending_errors()
+            self._place = ArchivePosition(stream.position)
+            yield ArchiveStep(self._place, sample)
+        yield from self._pending_errors()
 
     def _until_failure(self, stream: SampleStream, archive: Archive) -> Iterator[Sample]:
         """Every sample of the stream; what cuts it short is noted or raised.
@@ -175,27 +172,34 @@ class ArchiveReader:
                 del sample["__url__"]
                 yield sample
         except (TarError, StoreError) as error:
-            if not (self._told and error is archive.failure):  # looking for what comes behind it meets it again
+            # Looking for what comes after a failure meets the same failure again.
+            if not (self._failure_reported and error is archive.failure):
                 self._on_damage(error)
 
     def _on_damage(self, error: ShoalError) -> None:
+        if isinstance(error, TruncatedError) and self._is_empty():
+            return  # these functions read a file of 0 bytes as an archive without samples; datasets refuse it
         cause = self._cause(error)
         if not self._options.goes_on:
             raise cause from cause.__cause__
         self._errors.append(cause)
 
+    def _is_empty(self) -> bool:
+        archive = self._archive
+        return archive is not None and archive.failure is None and archive.feed.size == 0
+
     def _cause(self, error: ShoalError) -> ShoalError:
         failure = None if self._archive is None else self._archive.failure
-        if failure is not None and isinstance(error, TruncatedError) and not self._told:
+        if failure is not None and isinstance(error, TruncatedError) and not self._failure_reported:
             error = failure
-        self._told = self._told or error is failure
+        self._failure_reported = self._failure_reported or error is failure
         return error.at(shard=self._name)
 
-    def _noted(self) -> Iterator[Step]:
+    def _pending_errors(self) -> Iterator[ArchiveStep]:
         while self._errors:
-            yield Step(self._place, error=self._errors.popleft())
+            yield ArchiveStep(self._place, error=self._errors.popleft())
 
-    def _whole(self, archive: Archive) -> Iterator[Step]:
+    def _grouped_by_key(self, archive: Archive) -> Iterator[ArchiveStep]:
         grouping = _Grouping(self._options, self._name)
         rule = replace(self._options.rule, group="neighbours", folders="keep")
         stream = SampleStream(
@@ -213,12 +217,17 @@ class ArchiveReader:
         samples = grouping.finish(self.skipped, damaged=damaged)
         for error in grouping.errors:
             self._on_damage(error)
-        yield from self._noted()
+        yield from self._pending_errors()
         for number in range(self._place.passed, len(samples)):
             sample, samples[number] = samples[number], {}  # the caller may let go of one while we hold the rest
-            self._decode(sample)
-            self._place = Place(0, number + 1)
-            yield Step(self._place, sample)
+            try:
+                self._decode(sample)
+            except DecodeError as error:
+                self._place = ArchivePosition(0, number + 1)
+                yield self._passed_over(error)
+                continue
+            self._place = ArchivePosition(0, number + 1)
+            yield ArchiveStep(self._place, sample)
 
     def _decode(self, sample: Sample) -> None:
         fields = tuple(sample)
@@ -290,22 +299,14 @@ class _Grouping:
             if not key:
                 skipped["name without key and field"] += len(sample) - 1
             elif key in found:
-                self.errors.append(self._same(key, name))
+                self.errors.append(self._flattening_error(key, name))
             else:
                 found[key] = {**sample, "__key__": key}
         return list(found.values())
 
-    def _same(self, key: str, name: str) -> TarError:
+    def _flattening_error(self, key: str, name: str) -> TarError:
         problem, hint = "flattening folders makes two samples one", "keep folders: KeyRule(folders='keep')"
         return TarError(problem, found=name, shard=self._name, key=key, hint=hint)
-
-
-# ------------------------------------------------------------------------------------ open what a user calls an archive
-
-
-STDIN = "-"
-_HEAD = 512
-_MARKS = "{*?[:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +317,7 @@ class Archive:
     close: Callable[[], None]
     size: int | None = None
     """Of the stored object, where it is known."""
-    stream: UnbrokenStream | None = None
+    stream: DeferredErrorStream | None = None
 
     @property
     def failure(self) -> ShoalError | None:
@@ -324,7 +325,7 @@ class Archive:
         return None if self.stream is None else self.stream.failure
 
 
-class UnbrokenStream:
+class DeferredErrorStream:
     """A stream that fails only after all its bytes were taken, so that the samples in them are not lost.
 
     From the failure on ``read`` gives no bytes, and ``failure`` says what happened.
@@ -349,17 +350,17 @@ class UnbrokenStream:
         return b""
 
 
-class UnbrokenFeed(StreamFeed):
-    """The bytes of an `UnbrokenStream`; where they end because it failed, that is raised."""
+class DeferredErrorFeed(StreamFeed):
+    """The bytes of a `DeferredErrorStream`; where they end because it failed, that is raised."""
 
-    def __init__(self, stream: UnbrokenStream) -> None:
+    def __init__(self, stream: DeferredErrorStream) -> None:
         super().__init__(stream)
-        self._unbroken = stream
+        self._deferred = stream
 
     def at(self, position: int, length: int) -> bytes:
         data = super().at(position, length)
-        if not data and self._unbroken.failure is not None:
-            raise self._unbroken.failure
+        if not data and self._deferred.failure is not None:
+            raise self._deferred.failure
         return data
 
 
@@ -401,7 +402,7 @@ def archive_name(source: ArchiveSource) -> str:
     return name if isinstance(name, str) else "<stream>"
 
 
-def held_sources(paths: ArchiveSource | Iterable[ArchiveSource]) -> ArchiveSource | tuple[ArchiveSource, ...]:
+def freeze_sources(paths: ArchiveSource | Iterable[ArchiveSource]) -> ArchiveSource | tuple[ArchiveSource, ...]:
     """What a user names, to be opened later: a list may change, or run out, before then.
 
     Raises OptionError for what names no archive.
@@ -439,7 +440,7 @@ def _resolve_item(item: ArchiveSource) -> tuple[ArchiveSource, ...]:
     if not isinstance(item, (str, os.PathLike)):
         return (item,)
     path = os.fspath(item)
-    if path == STDIN or not any(mark in path for mark in _MARKS) or _is_there(path):
+    if path == STDIN or not any(mark in path for mark in _PATTERN_CHARACTERS) or _is_there(path):
         return (path,)
     return tuple(expand_pattern(path))
 
@@ -459,32 +460,32 @@ def open_archive(source: ArchiveSource) -> Archive:
     """
     if isinstance(source, (str, os.PathLike)):
         return _open_path(os.fspath(source))
-    return _open_stream(source, _nothing)
+    return _open_stream(source, _leave_open)
 
 
 def _open_path(path: str) -> Archive:
     if path == STDIN:
-        return _open_stream(sys.stdin.buffer, _nothing)
+        return _open_stream(sys.stdin.buffer, _leave_open)
     if _is_pipe(path):
         file = open(local_path(path), "rb", buffering=0)  # noqa: SIM115 - closed with the archive
         return _closed_on_error(file.close, lambda: _open_stream(file, file.close))
     reader = store_for(path).open(path)
 
     def opened() -> Archive:
-        compression = sniff(reader.read(0, _HEAD))
+        compression = sniff(reader.read(0, _SNIFFED_BYTES))
         if compression is None:
             return Archive(ReaderFeed(reader), reader.close, reader.info.size)
-        stream = UnbrokenStream(decompressed(reader_stream(reader), compression))
-        return Archive(UnbrokenFeed(stream), reader.close, reader.info.size, stream)
+        stream = DeferredErrorStream(decompressed(reader_stream(reader), compression))
+        return Archive(DeferredErrorFeed(stream), reader.close, reader.info.size, stream)
 
     return _closed_on_error(reader.close, opened)
 
 
 def _open_stream(stream: Any, close: Callable[[], None]) -> Archive:
     binary = _BinaryStream(stream)
-    compression = sniff(binary.peek(_HEAD))
-    unbroken = UnbrokenStream(binary if compression is None else decompressed(binary, compression))
-    return Archive(UnbrokenFeed(unbroken), close, None, unbroken)
+    compression = sniff(binary.peek(_SNIFFED_BYTES))
+    deferred = DeferredErrorStream(binary if compression is None else decompressed(binary, compression))
+    return Archive(DeferredErrorFeed(deferred), close, None, deferred)
 
 
 def _is_pipe(path: str) -> bool:
@@ -506,15 +507,8 @@ def _closed_on_error(close: Callable[[], None], opened: Callable[[], Archive]) -
         raise
 
 
-def _nothing() -> None:
-    """What the caller opened, the caller closes."""
-
-
-# ------------------------------------------------------ what a field's bytes become when a WebDataset archive is parsed
-
-
-_JSON = frozenset({"json", "jsonl"})
-_TEXT = frozenset({"txt", "text", "caption", "cls"})
+def _leave_open() -> None:
+    """Do nothing: what the caller opened, the caller closes."""
 
 
 def field_decoders(decode: Any, on_decode_error: OnDecodeError, *, allow_pickle: bool = False) -> FieldDecoders:
@@ -552,11 +546,11 @@ def _chosen(decode: Any, on_decode_error: OnDecodeError, allow_pickle: bool) -> 
 def _own(field: str, spec: DecodeSpec, keep: bool) -> Decoder | None:
     extension = field.lower().rpartition(".")[2]
     if extension in _TEXT:
-        return _kept(_stripped, _as_bytes) if keep else _located(_stripped, field)
+        return _kept(_stripped, bytes) if keep else _located(_stripped, field)
     if extension in _JSON or extension == "npy":
         decoder = decoders(spec, [field]).get(field)
         if decoder is not None and keep:
-            return _kept(decoder, _as_text if extension in _JSON else _as_bytes)
+            return _kept(decoder, _as_text if extension in _JSON else bytes)
         return decoder
     return None
 
@@ -588,10 +582,6 @@ def _kept(decoder: Decoder, instead: Decoder) -> Decoder:
             return instead(data)
 
     return run
-
-
-def _as_bytes(data: Any) -> bytes:
-    return bytes(data)
 
 
 def _as_text(data: Any) -> str | bytes:

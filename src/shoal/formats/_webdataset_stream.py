@@ -1,4 +1,4 @@
-"""The samples of many WebDataset archives, as one stream."""
+"""`WebDatasetStream`: the samples of many archives as one iterator, with a position to resume from."""
 
 from __future__ import annotations
 
@@ -14,31 +14,30 @@ from typing import Any, Self
 import msgspec
 
 from shoal.errors import OptionError
-from shoal.shard import ErrorLog, Sample
-from shoal.store import base_name
+from shoal.shard._shard import Sample
+from shoal.shard._stream import ErrorLog
+from shoal.store._url import base_name
 
 from ._webdataset_reader import (
     ArchiveOptions,
+    ArchivePosition,
     ArchiveReader,
     ArchiveSource,
-    Place,
-    Step,
+    ArchiveStep,
     archive_name,
     is_stream,
     resolve_sources,
 )
 
-__all__ = ["Plan", "ReadAhead", "WebDatasetStream", "shard_order"]
-
-
-# ------------------------------------------------ samples of many archives as one iterator, which knows where it stands
+__all__ = ["ReadAhead", "StreamPlan", "WebDatasetStream", "shard_order"]
 
 
 _VERSION = 1
+_BATCH_STEPS, _BATCH_BYTES = 64, 256 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class StreamPlan:
     """All that says which samples come, and in which order; nothing is opened by it."""
 
     paths: ArchiveSource | tuple[ArchiveSource, ...]
@@ -87,9 +86,9 @@ class WebDatasetStream(Iterator[Sample]):
     dict for JSON: a stream made the same way with ``resume_from=position`` gives exactly the samples not yet given.
     """
 
-    def __init__(self, plan: Plan, log: ErrorLog) -> None:
+    def __init__(self, plan: StreamPlan, log: ErrorLog) -> None:
         self.errors = log
-        self._run = _Run(plan, log)
+        self._run = _StreamProgress(plan, log)
         self._samples = self._run.samples()
         # Threads must end even where nobody closes the stream; they know the run, which does not know the stream.
         weakref.finalize(self, self._run.stop, wait=False)
@@ -125,15 +124,15 @@ class WebDatasetStream(Iterator[Sample]):
         return self._run.skipped()
 
 
-class _Run:
+class _StreamProgress:
     """How far a stream has come."""
 
-    def __init__(self, plan: Plan, log: ErrorLog) -> None:
+    def __init__(self, plan: StreamPlan, log: ErrorLog) -> None:
         self._plan = plan
         self._log = log
         self._sources: tuple[ArchiveSource, ...] | None = None
         self._start = _Position({})
-        self._place = Place()
+        self._place = ArchivePosition()
         self._readers: dict[int, ArchiveReader] = {}
         self._skipped: Counter[str] = Counter()
         self._ahead: ReadAhead | None = None
@@ -142,10 +141,10 @@ class _Run:
         """Find the archives and the place to start: the first I/O."""
         if self._sources is None:
             plan, found = self._plan, resolve_sources(self._plan.paths)
-            start = _checked(plan.resume_from, _made(plan, found))
+            start = _checked(plan.resume_from, _stream_settings(plan, found))
             order = shard_order(len(found), plan.seed, plan.epoch) if plan.shuffle else range(len(found))
             self._start, self._shard, self._given, self._size = start, start.shard, start.samples, start.size
-            self._place = Place(start.offset, start.passed)
+            self._place = ArchivePosition(start.offset, start.passed)
             self._sources = tuple(found[number] for number in order)
         return self._sources
 
@@ -167,7 +166,7 @@ class _Run:
         sources = self.begin()
         for number in range(self._shard, len(sources)):
             if number != self._shard:
-                self._shard, self._place, self._size = number, Place(), None
+                self._shard, self._place, self._size = number, ArchivePosition(), None
             steps = self._steps(number, len(sources))
             try:
                 while (most is None or self._given < most) and (step := next(steps, None)) is not None:
@@ -186,7 +185,7 @@ class _Run:
         self.stop(wait=True)
         self._log.tell()
 
-    def _steps(self, number: int, count: int) -> Generator[Step]:
+    def _steps(self, number: int, count: int) -> Generator[ArchiveStep]:
         workers = min(self._plan.workers, count - self._start.shard)
         if workers == 1:
             return self._read(number)
@@ -194,11 +193,11 @@ class _Run:
             self._ahead = ReadAhead(self._read, number, count, workers, self._plan.buffer_bytes)
         return self._ahead.steps(number)
 
-    def _read(self, number: int) -> Generator[Step]:
+    def _read(self, number: int) -> Generator[ArchiveStep]:
         start = self._start
-        place, size = Place(), None
+        place, size = ArchivePosition(), None
         if number == start.shard:
-            place, size = Place(start.offset, start.passed), start.size
+            place, size = ArchivePosition(start.offset, start.passed), start.size
         reader = self._readers[number] = ArchiveReader(self.begin()[number], self._plan.archive, place, size)
         return reader.steps()
 
@@ -208,7 +207,7 @@ class _Run:
             self._ahead.stop(wait=wait and not any(map(is_stream, self.begin())))
 
 
-def _made(plan: Plan, sources: tuple[ArchiveSource, ...]) -> dict[str, Any]:
+def _stream_settings(plan: StreamPlan, sources: tuple[ArchiveSource, ...]) -> dict[str, Any]:
     """What decides which samples come and what a place means; folders may move between a stop and a resume."""
     rule, fields = plan.archive.rule, plan.archive.fields
     names = "\n".join(base_name(archive_name(source)) for source in sources)
@@ -242,48 +241,43 @@ def _checked(resume_from: Mapping[str, Any] | None, made: dict[str, Any]) -> _Po
     return position
 
 
-# ----------------------------------------------------------------------------- read several archives at once on threads
-
-
-# - Success: steps come exactly as they would one archive after the other.
-# - Failure: an archive's exception is raised where its next step would have come, after all that came before it.
-# - Memory: no archive is begun before it is among the next ``workers``, and each holds at most ``most_bytes`` ahead (or
-#   one sample, where that is larger).
-# - Cancellation: ``stop`` wakes every thread; each closes its archive and ends. Threads are daemons, so an exiting
-#   interpreter waits for none of them.
-
-_BATCH_STEPS, _BATCH_BYTES = 64, 256 << 10
-
-
 @dataclass(slots=True)
-class _Lane:
+class _ArchiveQueue:
     """What one archive has given and nobody has taken."""
 
-    batches: deque[tuple[list[Step], int]] = field(default_factory=deque)
+    batches: deque[tuple[list[ArchiveStep], int]] = field(default_factory=deque)
     held: int = 0
     ended: bool = False
     error: BaseException | None = None
 
 
 class ReadAhead:
-    """Reads the archives from ``first`` up to ``count`` on ``workers`` threads; ``read(number)`` gives one's steps."""
+    """Reads the archives from ``first`` up to ``count`` on ``workers`` threads; ``read(number)`` gives one's steps.
+
+    - Success: steps come exactly as they would one archive after the other.
+    - Failure: an archive's exception is raised where its next step would have come, after all that came before it.
+    - Memory: an archive is opened once it is among the next ``workers``; each prefetches at most ``max_bytes``, or one
+      sample where that is larger.
+    - Cancellation: ``stop`` wakes every thread; each closes its archive and ends. Threads are daemons, so an exiting
+      interpreter waits for none of them.
+    """
 
     def __init__(
-        self, read: Callable[[int], Generator[Step]], first: int, count: int, workers: int, most_bytes: int
+        self, read: Callable[[int], Generator[ArchiveStep]], first: int, count: int, workers: int, max_bytes: int
     ) -> None:
         self._read = read
         self._next = first
         self._first = first
         self._count = count
         self._workers = workers
-        self._most = most_bytes
-        self._lanes: dict[int, _Lane] = {}
+        self._max_bytes = max_bytes
+        self._queues: dict[int, _ArchiveQueue] = {}
         self._taking = first
         self._stopped = False
         self._change = threading.Condition()
         self._threads: list[threading.Thread] = []
 
-    def steps(self, number: int) -> Generator[Step]:
+    def steps(self, number: int) -> Generator[ArchiveStep]:
         """The steps of one archive. Archives are asked for one after the other."""
         self._start()
         with self._change:
@@ -292,11 +286,11 @@ class ReadAhead:
         while (batch := self._take(number)) is not None:
             yield from batch
         with self._change:
-            lane = self._lanes.pop(number)
+            queue = self._queues.pop(number)
             self._taking = number + 1
             self._change.notify_all()
-        if lane.error is not None:
-            raise lane.error
+        if queue.error is not None:
+            raise queue.error
 
     def stop(self, *, wait: bool = True) -> None:
         """End the threads; ``wait`` until they have let go of their archives."""
@@ -325,8 +319,8 @@ class ReadAhead:
             except BaseException as raised:  # noqa: BLE001 - whatever it is, the consumer gets it, in its place
                 error = raised
             with self._change:
-                lane = self._lanes[number]
-                lane.ended, lane.error = True, error
+                queue = self._queues[number]
+                queue.ended, queue.error = True, error
                 self._change.notify_all()
 
     def _begin(self) -> int | None:
@@ -337,12 +331,12 @@ class ReadAhead:
             if self._stopped or self._next >= self._count:
                 return None
             number, self._next = self._next, self._next + 1
-            self._lanes[number] = _Lane()
+            self._queues[number] = _ArchiveQueue()
             self._change.notify_all()
             return number
 
     def _run(self, number: int) -> None:
-        batch: list[Step] = []
+        batch: list[ArchiveStep] = []
         size = offset = 0
         steps = self._read(number)
         try:
@@ -359,25 +353,25 @@ class ReadAhead:
             if batch:
                 self._put(number, batch, size)
 
-    def _put(self, number: int, batch: list[Step], size: int) -> bool:
+    def _put(self, number: int, batch: list[ArchiveStep], size: int) -> bool:
         with self._change:
-            lane = self._lanes[number]
-            while not self._stopped and lane.held and lane.held + size > self._most:
+            queue = self._queues[number]
+            while not self._stopped and queue.held and queue.held + size > self._max_bytes:
                 self._change.wait()
-            lane.batches.append((batch, size))
-            lane.held += size
+            queue.batches.append((batch, size))
+            queue.held += size
             self._change.notify_all()
             return not self._stopped
 
-    def _take(self, number: int) -> list[Step] | None:
+    def _take(self, number: int) -> list[ArchiveStep] | None:
         with self._change:
             while True:
-                lane = self._lanes.get(number)
-                if lane is not None and lane.batches:
-                    batch, size = lane.batches.popleft()
-                    lane.held -= size
+                queue = self._queues.get(number)
+                if queue is not None and queue.batches:
+                    batch, size = queue.batches.popleft()
+                    queue.held -= size
                     self._change.notify_all()
                     return batch
-                if lane is not None and lane.ended:
+                if queue is not None and queue.ended:
                     return None
                 self._change.wait()

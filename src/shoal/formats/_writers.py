@@ -1,35 +1,40 @@
-"""`write_format`, and the files that it writes."""
+"""`write_format`, which writes samples as files of any format in `WRITABLE`."""
 
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import itertools
 import os
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
 from shoal.errors import EncodeError, FormatError, ObjectExistsError, ObjectNotFoundError, OptionError, WriteError
-from shoal.shard import ShardWriter
-from shoal.store import ObjectWriter, join_url, numbered_name, store_for
+from shoal.shard._writer import ShardWriter
+from shoal.store._base import ObjectWriter
+from shoal.store._pattern import numbered_name
+from shoal.store._registry import store_for
+from shoal.store._url import join_url
 
 from ._member_values import Row, as_member, extension_of_image, is_bytes, member_key, member_name, rows_from
 from ._registry import detect_name
+from ._sources import PathLike
+from ._text_lines import Compressor, compression_of, is_tab_separated, open_compressor
+
+if TYPE_CHECKING:
+    from ._feature_kinds import ExampleEncoder
 
 __all__ = ["WRITABLE", "write_format"]
 
-PathLike = str | os.PathLike[str]
 Rows = Iterator[tuple[str, Row]]
 Options = dict[str, Any]
-
-
-# ------------------------------------------------------------------------------------ samples in, files of a format out
 
 
 WRITABLE = ("webdataset", "raw", "imagefolder", "npz", "hdf5", "tfrecord", "parquet", "arrow", "csv", "jsonl")
@@ -45,6 +50,7 @@ _ENDINGS = {
     "jsonl": ".jsonl",
 }
 _FOLDERS = ("raw", "imagefolder")
+_BATCH = 1024
 
 
 def write_format(
@@ -70,14 +76,14 @@ def write_format(
     | imagefolder | ``class_name/key.jpg`` of each image | |
     | npz | a file for each sample; with ``rows=True``, one of stacked arrays | ``rows``, ``compressed`` |
     | hdf5 | a dataset for each field | ``compression``, as h5py has it |
-    | tfrecord | ``tf.train.Example``; floats become float32 | ``compression_type`` |
+    | tfrecord | ``tf.train.Example``; floats become float32; a field has one kind in a file | ``compression_type`` |
     | parquet, arrow | a column for each field | ``row_group_size``; ``compression`` |
-    | csv, jsonl | text; bytes are refused | ``delimiter`` |
+    | csv, jsonl | text, compressed where the name ends in ``.gz`` or the like; bytes are refused | ``delimiter`` |
 
     Raises FormatError for a format that is only read, ObjectExistsError unless ``overwrite``, and WriteError or
     EncodeError for samples that do not fit.
 
-    Example:
+    Examples:
         >>> write_format("memory://doc/out/a.jsonl", [{"__key__": "x", "size": 1}])
         ['memory://doc/out/a.jsonl']
         >>> import shoal
@@ -96,7 +102,7 @@ def write_format(
     return _write_files(name, target, rows_from(samples), max_samples, keys, overwrite, options)
 
 
-def target_pattern(target: str, name: str) -> str:
+def _target_pattern(target: str, name: str) -> str:
     """Where files go: a folder gets numbered names."""
     ending = _ENDINGS[name]
     if detect_name(target) == name or numbered_name(target, 0) != target:
@@ -107,7 +113,7 @@ def target_pattern(target: str, name: str) -> str:
 def _write_shards(
     target: str, samples: Iterable[Any], max_samples: int | None, overwrite: bool, options: dict[str, Any]
 ) -> list[str]:
-    pattern = target_pattern(target, "webdataset")
+    pattern = _target_pattern(target, "webdataset")
     limits = (
         {"max_samples": 10_000}
         if numbered_name(pattern, 0) != pattern
@@ -116,11 +122,11 @@ def _write_shards(
     limits |= {"max_samples": max_samples} if max_samples else {}
     with ShardWriter(pattern, **{**limits, **options}, overwrite=overwrite) as writer:
         for key, row in rows_from(samples):
-            writer.write((member_key(key, row), dict(_members(key, row))))
+            writer.write((member_key(key, row), dict(_members(row))))
     return writer.urls
 
 
-def _members(key: str, row: Row) -> Iterator[tuple[str, bytes]]:
+def _members(row: Row) -> Iterator[tuple[str, bytes]]:
     for field, value in row.items():
         if value is not None:
             yield as_member(member_name(field), value)
@@ -138,7 +144,7 @@ def _write_objects(name: str, root: str, rows: Rows, overwrite: bool, options: d
         elif name == "imagefolder":
             objects = [_image(key, row)]
         else:
-            objects = [(f"{member_key(key, row)}.{field}", data) for field, data in _members(key, row)]
+            objects = [(f"{member_key(key, row)}.{field}", data) for field, data in _members(row)]
         for path, data in objects:
             written.append(_put(join_url(root, path), data, overwrite))
     return written
@@ -152,7 +158,7 @@ def _put(url: str, data: bytes, overwrite: bool) -> str:
 
 def _image(key: str, row: Row) -> tuple[str, bytes]:
     """The path and bytes of a sample's image. Raises WriteError without one, or without a class."""
-    from shoal.codec import codec_for
+    from shoal.codec._registry import codec_for
 
     kinds = {field: codec_for(field) for field in row}
     image = next((field for field, codec in kinds.items() if codec is not None and codec.kind == "image"), None)
@@ -169,10 +175,10 @@ def _image(key: str, row: Row) -> tuple[str, bytes]:
 def _write_files(
     name: str, target: str, rows: Rows, max_samples: int | None, keys: bool, overwrite: bool, options: dict[str, Any]
 ) -> list[str]:
-
-    write, known = FILE_WRITERS[name]
+    open_writer, known = _FILE_WRITERS[name]
+    write = open_writer()
     _refuse_unknown(name, options, known)
-    pattern = target_pattern(target, name)
+    pattern = _target_pattern(target, name)
     numbered = numbered_name(pattern, 0) != pattern
     if max_samples is not None and not numbered:
         raise OptionError("several files need a number in their name", expected="such as a-%06d", found=pattern)
@@ -215,18 +221,13 @@ def _refuse_existing(url: str, overwrite: bool) -> None:
     raise ObjectExistsError("a file is there already", found=url, hint="write elsewhere, or pass overwrite=True")
 
 
-# ------------------------------------------------------------------------ one file of a format, written as samples come
-
-
-_BATCH = 1024
-
-
 class _Sink(io.RawIOBase):
     """An object being written, as a file."""
 
-    def __init__(self, writer: ObjectWriter) -> None:
+    def __init__(self, writer: ObjectWriter, packer: Compressor | None = None) -> None:
         super().__init__()
         self._writer: ObjectWriter | None = writer
+        self._packer = packer
         self._at = 0
 
     def writable(self) -> bool:
@@ -242,17 +243,20 @@ class _Sink(io.RawIOBase):
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
         if self._writer is not None:
-            self._writer.write(view)
+            self._writer.write(view if self._packer is None else self._packer.compress(view))
         self._at += len(view)
         return len(view)
 
 
-def _into(url: str, write: Callable[[_Sink], None]) -> None:
+def _into(url: str, write: Callable[[_Sink], None], compression: str | None = None) -> None:
     """Write an object that appears when it is whole."""
+    packer = None if compression is None else open_compressor(compression)
     writer = store_for(url).create(url)
-    sink = _Sink(writer)
+    sink = _Sink(writer, packer)
     try:
         write(sink)
+        if packer is not None:
+            writer.write(packer.flush())
         writer.commit()
     except BaseException:
         writer.abort()
@@ -266,44 +270,30 @@ def _batches(rows: Rows, size: int = _BATCH) -> Iterator[list[tuple[str, Row]]]:
         yield batch
 
 
-def _write_tfrecord(url: str, rows: Rows, options: Options) -> None:
-    from ._tfrecord import pack_record
+def _tfrecord_writer() -> Callable[[str, Rows, Options], None]:
+    """A writer of files whose features have the same kinds in all of them."""
+    from ._feature_kinds import ExampleEncoder
 
-    kind = options.get("compression_type") or ""
+    return functools.partial(_write_tfrecord, ExampleEncoder())
+
+
+def _write_tfrecord(encoder: ExampleEncoder, url: str, rows: Rows, options: Options) -> None:
+    from ._tfrecord import frame
+
+    kind = options.get("compression_type")
+    kind = ("GZIP" if url.lower().endswith(".gz") else "") if kind is None else kind
     if kind not in ("", "GZIP", "ZLIB"):
         raise OptionError("no such compression", expected="'', 'GZIP' or 'ZLIB'", found=repr(kind))
     packer = zlib.compressobj(wbits=31 if kind == "GZIP" else 15) if kind else None
 
     def write(sink: _Sink) -> None:
-        for key, row in rows:
-            try:
-                record = pack_record(dict(_features(row)))
-            except EncodeError as error:
-                raise error.at(key=key) from error.__cause__
-            sink.write(record if packer is None else packer.compress(record))
+        for batch in _batches(rows):
+            for example in encoder.encode(batch):
+                record = frame(example)
+                sink.write(record if packer is None else packer.compress(record))
         sink.write(b"" if packer is None else packer.flush())
 
     _into(url, write)
-
-
-def _features(row: Row) -> Iterator[tuple[str, Any]]:
-    """What an Example can hold as it is, and the rest as bytes."""
-    for name, value in row.items():
-        if value is None:
-            continue
-        flat = isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "iufb" and len(value) != 1
-        yield (name, value) if flat or isinstance(value, _NATIVE) or _is_flat(value) else as_member(name, value)
-
-
-_NATIVE = (str, bytes, bytearray, memoryview, int, float, np.integer, np.floating, np.bool_)
-
-
-def _is_flat(value: Any) -> bool:
-    """Whether a list can be the list of a feature: of numbers, or of text and bytes, and told from a single value."""
-    if not isinstance(value, (list, tuple)) or len(value) < 2:
-        return False
-    text = (str, bytes)
-    return all(isinstance(v, text) for v in value) or all(isinstance(v, (int, float, np.number)) for v in value)
 
 
 def _write_jsonl(url: str, rows: Rows, options: Options) -> None:
@@ -315,7 +305,7 @@ def _write_jsonl(url: str, rows: Rows, options: Options) -> None:
                 _refuse_bytes(key, row)
             sink.write(encoder.encode_lines([row for _, row in batch]))
 
-    _into(url, write)
+    _into(url, write, compression_of(url))
 
 
 def _json_value(value: Any) -> Any:
@@ -335,7 +325,7 @@ def _write_csv(url: str, rows: Rows, options: Options) -> None:
         names: list[str] | None = None
         for batch in _batches(rows):
             text = io.StringIO(newline="")
-            delimiter = options.get("delimiter") or ("\t" if url.lower().endswith(".tsv") else ",")
+            delimiter = options.get("delimiter") or ("\t" if is_tab_separated(url) else ",")
             writer = csv.writer(text, delimiter=delimiter, lineterminator="\n")
             if names is None:
                 names = list(dict.fromkeys(name for _, row in batch for name in row))
@@ -346,7 +336,7 @@ def _write_csv(url: str, rows: Rows, options: Options) -> None:
                 writer.writerow([_cell(row.get(name)) for name in names])
             sink.write(text.getvalue().encode())
 
-    _into(url, write)
+    _into(url, write, compression_of(url))
 
 
 def _cell(value: Any) -> Any:
@@ -449,12 +439,12 @@ def _write_hdf5(url: str, rows: Rows, options: Options) -> None:
         _into(url, write)
 
 
-FILE_WRITERS: dict[str, tuple[Callable[[str, Rows, Options], None], set[str]]] = {
-    "tfrecord": (_write_tfrecord, {"compression_type"}),
-    "jsonl": (_write_jsonl, set()),
-    "csv": (_write_csv, {"delimiter"}),
-    "parquet": (_write_parquet, {"row_group_size", "compression"}),
-    "arrow": (_write_arrow, {"row_group_size", "compression"}),
-    "npz": (_write_npz, {"rows"}),
-    "hdf5": (_write_hdf5, {"compression"}),
+_FILE_WRITERS: dict[str, tuple[Callable[[], Callable[[str, Rows, Options], None]], set[str]]] = {
+    "tfrecord": (_tfrecord_writer, {"compression_type"}),
+    "jsonl": (lambda: _write_jsonl, set()),
+    "csv": (lambda: _write_csv, {"delimiter"}),
+    "parquet": (lambda: _write_parquet, {"row_group_size", "compression"}),
+    "arrow": (lambda: _write_arrow, {"row_group_size", "compression"}),
+    "npz": (lambda: _write_npz, {"rows"}),
+    "hdf5": (lambda: _write_hdf5, {"compression"}),
 }

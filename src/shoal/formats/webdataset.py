@@ -25,11 +25,14 @@ from dataclasses import replace
 from typing import Any, Literal, TypedDict, Unpack
 
 from shoal.errors import OptionError
-from shoal.shard import WEBDATASET_RULE, ErrorLog, ErrorPolicy, KeyRule, OnError, Sample, ShardWriter
-from shoal.store import numbered_name
+from shoal.shard._member_names import WEBDATASET_RULE, KeyRule
+from shoal.shard._shard import Sample
+from shoal.shard._stream import ErrorLog, ErrorPolicy, OnError, error_limit
+from shoal.shard._writer import ShardWriter
+from shoal.store._pattern import numbered_name
 
-from ._webdataset_reader import ArchiveOptions, ArchiveSource, OnDecodeError, field_decoders, held_sources
-from ._webdataset_stream import Plan, WebDatasetStream
+from ._webdataset_reader import ArchiveOptions, ArchiveSource, OnDecodeError, field_decoders, freeze_sources
+from ._webdataset_stream import StreamPlan, WebDatasetStream
 
 __all__ = ["ReadOptions", "WebDatasetStream", "parse", "parse_shards", "stream", "stream_shards", "write"]
 
@@ -48,9 +51,10 @@ class ReadOptions(TypedDict, total=False):
     Attributes:
         rule: How member names become keys and fields. `KeyRule()` is WebDataset's; ``KeyRule(folders="flatten")`` drops
             folders from keys, and one name from two folders is an error.
-        on_error: What to do about damage and missing shards. ``"raise"``; ``"skip"``: go on, count, and warn at the
-            end; ``"quarantine"``: also write each error to a file. A sample that may have lost a member is never given.
-        error_budget: How many errors may be passed over before that is an error itself; None: any number.
+        on_error: What to do about damage, missing shards and samples that do not decode. ``"raise"``; ``"skip"``: go
+            on, count, and warn at the end; ``"quarantine"``: also write each error to a file. A sample that may have
+            lost a member is never given.
+        error_budget: How many errors may be passed over before that is an error itself, an int; None: any number.
         quarantine: The JSON-lines file for ``"quarantine"``; by default one in shoal's cache folder.
         on_decode_error: ``"keep"``: json that does not decode stays text, or bytes where it is no UTF-8, and other
             fields stay bytes; ``"raise"``: DecodeError.
@@ -96,7 +100,7 @@ def parse(
         DecodeError: A field does not decode, and ``on_decode_error="raise"``.
         ErrorBudgetExceeded: More was damaged than ``error_budget`` allows.
 
-    Example:
+    Examples:
         >>> from shoal.formats import webdataset
         >>> samples = [{"__key__": "000001", "txt": "a cat", "json": {"legs": 4}}]
         >>> _ = webdataset.write("memory://doc/parse/cats.tar", samples)
@@ -105,8 +109,8 @@ def parse(
         >>> webdataset.parse("memory://doc/parse/cats.tar", extensions=[".txt"])
         [{'__key__': '000001', 'txt': 'a cat'}]
     """
-    archive, log = _described(decode, extensions, max_samples, group, **options)
-    return _all(Plan(held_sources(path), archive), log)
+    archive, log = _parse_options(decode, extensions, max_samples, group, **options)
+    return _collect(StreamPlan(freeze_sources(path), archive), log)
 
 
 def stream(
@@ -132,7 +136,7 @@ def stream(
         InterleavedKeyError: A key came back after other keys. (After a resume, among the samples since.)
         OptionError: ``resume_from`` is the position of another stream, or of a file that has changed.
 
-    Example:
+    Examples:
         >>> from shoal.formats import webdataset
         >>> _ = webdataset.write("memory://doc/stream/a.tar", ({"txt": f"caption {n}"} for n in range(3)))
         >>> samples = webdataset.stream("memory://doc/stream/a.tar")
@@ -142,8 +146,8 @@ def stream(
         >>> [sample["txt"] for sample in rest]
         ['caption 1', 'caption 2']
     """
-    archive, log = _described(decode, extensions, max_samples, _group(group, options), **options)
-    return WebDatasetStream(Plan(held_sources(path), archive, resume_from=resume_from), log)
+    archive, log = _parse_options(decode, extensions, max_samples, _group(group, options), **options)
+    return WebDatasetStream(StreamPlan(freeze_sources(path), archive, resume_from=resume_from), log)
 
 
 def parse_shards(
@@ -164,14 +168,14 @@ def parse_shards(
     A damaged or missing shard raises; ``on_error="skip"`` goes on with what is sound, and warns. Equal keys in two
     shards are two samples.
 
-    Example:
+    Examples:
         >>> from shoal.formats import webdataset
         >>> _ = webdataset.write("memory://doc/shards/a-%03d.tar", ({"txt": str(n)} for n in range(4)), max_samples=2)
         >>> [sample["txt"] for sample in webdataset.parse_shards("memory://doc/shards/a-{000..001}.tar")]
         ['0', '1', '2', '3']
     """
-    archive, log = _described(decode, extensions, max_samples, group, **options)
-    return _all(Plan(held_sources(paths), archive, shuffle, seed, epoch, workers), log)
+    archive, log = _parse_options(decode, extensions, max_samples, group, **options)
+    return _collect(StreamPlan(freeze_sources(paths), archive, shuffle, seed, epoch, workers), log)
 
 
 def stream_shards(
@@ -206,7 +210,7 @@ def stream_shards(
         resume_from: As for `stream`.
         options: See `ReadOptions`.
 
-    Example:
+    Examples:
         >>> from shoal.formats import webdataset
         >>> _ = webdataset.write(
         ...     "memory://doc/stream_shards/a-%03d.tar", ({"txt": str(n)} for n in range(6)), max_samples=1
@@ -217,8 +221,8 @@ def stream_shards(
         >>> ["".join(sample["txt"] for sample in samples) for samples in epochs]
         ['051234', '514302']
     """
-    archive, log = _described(decode, extensions, max_samples, _group(group, options), **options)
-    plan = Plan(held_sources(paths), archive, shuffle, seed, epoch, workers, buffer_bytes, resume_from)
+    archive, log = _parse_options(decode, extensions, max_samples, _group(group, options), **options)
+    plan = StreamPlan(freeze_sources(paths), archive, shuffle, seed, epoch, workers, buffer_bytes, resume_from)
     return WebDatasetStream(plan, log)
 
 
@@ -229,7 +233,7 @@ def write(path: str | os.PathLike[str], samples: Iterable[Any], **options: Any) 
     ``.xz`` or ``.zst`` (``.tgz`` and so on) is compressed so, unless ``compression`` says otherwise; a name without a
     number takes all samples.
 
-    Example:
+    Examples:
         >>> from shoal.formats import webdataset
         >>> webdataset.write("memory://doc/write/a.tar.gz", [{"__key__": "a", "txt": "one"}])
         ['memory://doc/write/a.tar.gz']
@@ -244,7 +248,7 @@ def write(path: str | os.PathLike[str], samples: Iterable[Any], **options: Any) 
     return writer.urls
 
 
-def _all(plan: Plan, log: ErrorLog) -> list[Sample]:
+def _collect(plan: StreamPlan, log: ErrorLog) -> list[Sample]:
     with WebDatasetStream(plan, log) as samples:
         return list(samples)
 
@@ -253,7 +257,7 @@ def _group(group: Group, options: ReadOptions) -> Group:
     return "archive" if "rule" in options and options["rule"].group == "archive" else group
 
 
-def _described(
+def _parse_options(
     decode: Any,
     extensions: Iterable[str] | None,
     max_samples: int | None,
@@ -273,6 +277,7 @@ def _described(
         known = ", ".join(ReadOptions.__annotations__)
         raise TypeError(f"webdataset has no option {min(unknown)!r}; besides what is named it has {known}")
     rule = replace(rule, group=group)
+    error_limit(error_budget, None)  # there is no share of a stream
     log = ErrorLog(ErrorPolicy(on_error, error_budget, quarantine)) if log is None else log
     decoders = field_decoders(decode, on_decode_error, allow_pickle=allow_pickle)
     return ArchiveOptions(rule, _fields(extensions, rule), decoders, log.goes_on, max_samples), log

@@ -1,4 +1,7 @@
-"""The dataset card: its YAML, its text, and the features it declares."""
+"""The dataset card, a README.md: YAML with the configuration and features, and text with tables and samples.
+
+What people wrote in a card stays; shoal replaces its own part of the text and its own keys of the YAML.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +19,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shoal.codec import decode_npy
-from shoal.dataset import Dataset
+from shoal.codec._arrays import decode_npy
+from shoal.dataset._dataset import Dataset
 from shoal.errors import CodecError, FormatError, MissingExtraError
-from shoal.schema import schema_from_json
-from shoal.shard import Manifest, ShardRecord, ShardRef, ShardSource, members_of
+from shoal.schema._json_schema import schema_from_json
+from shoal.shard._index import members_of
+from shoal.shard._manifest import Manifest, ShardRecord
+from shoal.shard._source import ShardRef, ShardSource
 
 from ._content import Content, HubFolder, content_of, index_path, raw_rows
 
 __all__ = ["Card", "CardOptions", "dataset_card", "features_of", "made_card", "shown_value"]
-
-
-# ----------------------------------------------------------------------------------------------------- the dataset card
 
 
 _LOOKED_AT, _SHOWN, _PICTURES = 5, 5, 4
@@ -46,7 +48,7 @@ _SIZE_WORDS = ("n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n
 class CardOptions:
     """What a card says that the data does not: see the Hub's documentation of dataset cards for the words.
 
-    Example:
+    Examples:
         >>> CardOptions(license="cc-by-4.0", language=("en",)).license
         'cc-by-4.0'
     """
@@ -93,7 +95,7 @@ def dataset_card(
         MissingExtraError: PyYAML is not installed; it comes with ``shoal[hub]``.
         FormatError: The YAML of ``readme`` cannot be read.
 
-    Example:
+    Examples:
         >>> import shoal
         >>> _ = shoal.write_samples([{"__key__": "a", "txt": "a cat"}], "memory://doc/card/train-%06d.tar")
         >>> card = dataset_card("memory://doc/card", "org/pets", options=CardOptions(license="mit"))
@@ -134,9 +136,6 @@ def _body(body: str, ours: str, options: CardOptions, repo_id: str) -> str:
     return f"# {title}\n\n{described}{ours}\n"
 
 
-# ----------------------------------------------------------------------------------------------------------------- YAML
-
-
 def _front(manifest: Manifest, features: list[dict[str, Any]] | None, options: CardOptions) -> dict[str, Any]:
     said: dict[str, Any] = {
         "license": options.license,
@@ -163,8 +162,8 @@ def _info(manifest: Manifest, features: list[dict[str, Any]] | None) -> dict[str
         for name, records in manifest.splits.items()
     ]
     size = sum(split["num_bytes"] for split in splits)
-    told = {} if features is None else {"features": features}
-    return {**told, "splits": splits, "download_size": manifest.bytes, "dataset_size": size}
+    known = {} if features is None else {"features": features}
+    return {**known, "splits": splits, "download_size": manifest.bytes, "dataset_size": size}
 
 
 def _payload_bytes(record: ShardRecord) -> int:
@@ -224,9 +223,6 @@ def _yaml() -> Any:
     return yaml
 
 
-# -------------------------------------------------------------------------------------------------------------- samples
-
-
 def _some_samples(content: Content) -> dict[str, list[dict[str, Any]]]:
     """The first samples of each split as bytes, from the first of a few of its shards."""
     found: dict[str, list[dict[str, Any]]] = {}
@@ -238,7 +234,8 @@ def _some_samples(content: Content) -> dict[str, list[dict[str, Any]]]:
 
 def _head(content: Content, record: ShardRecord) -> list[dict[str, Any]]:
     with _opened(content, record) as source:
-        return _read(source, record, np.arange(min(_LOOKED_AT, len(source)), dtype=np.int64))
+        rows = np.delete(np.arange(len(source)), content.deleted.get(record.path, []))
+        return _read(source, record, rows[:_LOOKED_AT])
 
 
 def _with_rare_fields(content: Content, seen: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -275,9 +272,6 @@ def _first_pictures(samples: Sequence[Mapping[str, Any]], most: int) -> dict[str
     shown = [(bytes(data), kind) for kind, data in fields if kind in _SHOWN_BY_BROWSERS]
     small = {data: kind for data, kind in shown if len(data) <= _LARGEST_PICTURE}
     return {f".shoal/card/{at:02d}.{kind}": data for at, (data, kind) in enumerate([*small.items()][:most])}
-
-
-# ----------------------------------------------------------------- the part of a card that people read and shoal writes
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,7 +379,7 @@ ds = wds.WebDataset("https://huggingface.co/datasets/{repo}/resolve/main/{shard}
 def _brace_pattern(paths: Sequence[str]) -> str:
     """All these names as one, where they are numbered one after the other; else the first.
 
-    Example:
+    Examples:
         >>> _brace_pattern(["a-00.tar", "a-01.tar", "a-02.tar"])
         'a-{00..02}.tar'
     """
@@ -419,13 +413,6 @@ def _size(count: int) -> str:
     return f"{size:.0f} {units[0]}" if units[0] == "B" else f"{size:.1f} {units[0]}"
 
 
-# ------------------------------------------------------- what the columns of a WebDataset are for Hugging Face datasets
-
-
-# `datasets` looks at the first five samples of one shard, which must all have the same fields. A card that says the
-# features spares it that, so that samples may differ. What is said must be right: where a few samples do not tell,
-# nothing is said, and `datasets` looks for itself.
-
 IMAGES = frozenset(["bmp", "gif", "jpeg", "jpg", "png", "ppm", "pgm", "tif", "tiff", "webp"])
 AUDIO = frozenset(["aac", "aif", "aiff", "flac", "m4a", "mp3", "ogg", "opus", "wav"])
 VIDEO = frozenset(["avi", "m4v", "mkv", "mov", "mp4", "mpeg", "mpg", "webm"])
@@ -436,23 +423,25 @@ _PACKED = frozenset(["gz", "bz2", "xz", "zst", "lz4", "mp", "msg", "cbor", "ten"
 """What `datasets` unpacks or decodes in ways of its own: nothing is said of datasets with these."""
 
 
-class _Untold(Exception):  # noqa: N818 - never leaves this module
-    """A few samples do not tell what a column is."""
+class _UnknownFeature(Exception):  # noqa: N818 - never leaves this module
+    """The type of a column cannot be told from a few samples."""
 
 
 def features_of(samples: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]] | None:
     """The features as a card's YAML has them, of samples with fields as bytes; None when they cannot be told.
 
-    Example:
+    Examples:
         >>> features_of([{"__key__": "a", "jpg": b"...", "json": b'{"age": 3}'}])[:2]
         [{'name': 'jpg', 'dtype': 'image'}, {'name': 'json', 'struct': [{'name': 'age', 'dtype': 'int64'}]}]
     """
+    # `datasets` looks at the first five samples of one shard, which must all have the same fields. A card that names
+    # the features spares it that, so samples may differ. They must be right: if in doubt the card names none.
     names = list(dict.fromkeys(name for sample in samples for name in sample if not name.startswith("__")))
     try:
-        told = [_feature(name, [sample[name] for sample in samples if name in sample]) for name in names]
-    except (_Untold, CodecError, pa.ArrowException, ValueError):
+        features = [_feature(name, [sample[name] for sample in samples if name in sample]) for name in names]
+    except (_UnknownFeature, CodecError, pa.ArrowException, ValueError):
         return None
-    return [*told, {"name": "__key__", "dtype": "string"}, {"name": "__url__", "dtype": "string"}]
+    return [*features, {"name": "__key__", "dtype": "string"}, {"name": "__url__", "dtype": "string"}]
 
 
 def column_kinds(features: Iterable[Mapping[str, Any]] | None) -> dict[str, str]:
@@ -463,7 +452,7 @@ def column_kinds(features: Iterable[Mapping[str, Any]] | None) -> dict[str, str]
 def _feature(name: str, values: Sequence[Any]) -> dict[str, Any]:
     extension = name.rpartition(".")[2]
     if extension in _PACKED:
-        raise _Untold
+        raise _UnknownFeature
     for word, extensions in (("image", IMAGES), ("audio", AUDIO), ("video", VIDEO), ("string", _TEXTS)):
         if extension in extensions:
             return {"name": name, "dtype": word}
@@ -485,13 +474,13 @@ def _arrow_type(values: list[Any]) -> pa.DataType:
 def _of_arrow(kind: pa.DataType) -> dict[str, Any]:
     if pa.types.is_struct(kind):
         if not kind.num_fields:
-            raise _Untold
+            raise _UnknownFeature
         return {"struct": [{"name": field.name, **_of_arrow(field.type)} for field in kind]}
     if pa.types.is_list(kind):
         return {"list": _item(_of_arrow(kind.value_type))}
     word = {"double": "float64", "string": "string", "int64": "int64", "bool": "bool"}.get(str(kind))
     if word is None:
-        raise _Untold
+        raise _UnknownFeature
     return {"dtype": word}
 
 
@@ -503,23 +492,20 @@ def _item(inner: dict[str, Any]) -> Any:
 def _of_arrays(arrays: list[Any]) -> dict[str, Any]:
     kinds = {(array.dtype, array.ndim) for array in arrays if isinstance(array, np.ndarray)}
     if len(kinds) != 1:
-        raise _Untold
+        raise _UnknownFeature
     dtype, dimensions = kinds.pop()
     if dtype.kind not in "biuf" or dimensions == 0:
-        raise _Untold
+        raise _UnknownFeature
     inner: dict[str, Any] = {"dtype": dtype.name}
     for _ in range(dimensions):
         inner = {"list": _item(inner)}
     return inner
 
 
-# ---------------------------------------------------------------------------------------------------------- for people
-
-
 def shown_value(name: str, data: Any, longest: int = 60) -> str:
     """A field's value in a few words: text as it is, bytes as their size, an array as its type and shape.
 
-    Example:
+    Examples:
         >>> shown_value("txt", b"a cat"), shown_value("jpg", bytes(2048))
         ('a cat', '2,048 bytes')
     """

@@ -1,4 +1,4 @@
-"""The real client of the Hub, told to reach what our store reaches; its errors become ours here and nowhere else."""
+"""huggingface_hub's client, with the endpoint and token that our store uses, retries, and its errors as ours."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from shoal.errors import AccessDeniedError, MissingExtraError, ObjectChangedError, ObjectNotFoundError, StoreError
-from shoal.store import configure, hub_access
+from shoal.store._hub_access import hub_access
+from shoal.store._options import configure
 
 if TYPE_CHECKING:
     import huggingface_hub
@@ -29,7 +30,7 @@ _LONGEST_WAIT = 300.0
 def hub_url(repo_id: str, revision: str | None = None, path: str = "") -> str:
     """The ``hf://`` URL of a dataset on the Hub, or of a file in it.
 
-    Example:
+    Examples:
         >>> hub_url("org/pets", "v1", "train-000000.tar")
         'hf://datasets/org/pets@v1/train-000000.tar'
     """

@@ -1,42 +1,47 @@
-"""The files of a push, and the manifest that names them."""
+"""The files that a push uploads: those of a folder of shards, or of a view that is written out first."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from shoal.dataset import Dataset, write_samples
+from shoal._typing import IntArray
+from shoal.dataset._dataset import Dataset
+from shoal.dataset._write import write_samples
 from shoal.errors import FieldError, ObjectNotFoundError, OptionError
-from shoal.schema import schema_to_json
-from shoal.shard import (
-    SHARD_ENDINGS,
-    Manifest,
-    ShardSource,
-    ShardWriter,
-    Source,
-    index_shard,
-    index_url,
-    load_manifest,
-    locate_shards,
-    manifest_url,
-    merge_shards,
-    record_of,
-    save_index,
-    shards_by_split,
-)
-from shoal.store import join_url, relative_url, store_for
+from shoal.schema._json_schema import schema_to_json
+from shoal.shard._copy import copy_samples
+from shoal.shard._discovery import SHARD_ENDINGS, locate_shards
+from shoal.shard._index import ShardIndex, load_index, save_index
+from shoal.shard._manifest import Manifest, ShardRecord, load_manifest, manifest_url, merge_shards, record_of
+from shoal.shard._open_shards import index_shard, index_url
+from shoal.shard._source import ShardRef, ShardSource, Source
+from shoal.shard._writer import ShardWriter
+from shoal.store._registry import store_for
+from shoal.store._url import base_name, join_url, parent_url, relative_url
 
-__all__ = ["Content", "HubFolder", "content_of", "index_path", "manifest_path", "raw_rows"]
+__all__ = [
+    "TOMBSTONES_PATH",
+    "Content",
+    "HubFolder",
+    "compacted",
+    "content_of",
+    "index_path",
+    "manifest_path",
+    "raw_rows",
+]
 
 HubFolder = str | os.PathLike[str]
 _README = "README.md"
 _RUN_BYTES = 64 << 20
 _MOST_ROWS = 4096
+_MAX_REWRITE_ROWS = 256
+TOMBSTONES_PATH = ".shoal/tombstones.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,8 @@ class Content:
     """URLs by path, but for the manifest, which is made for each push, and the card."""
     readme: str | None = None
     """The URL of a card that the folder has."""
+    deleted: Mapping[str, IntArray] = field(default_factory=dict)
+    """Rows of deleted samples that are still in a shard, by the path of the shard."""
 
 
 def content_of(dataset: HubFolder | Dataset[Any] | Mapping[str, Dataset[Any]], staging: str) -> Content:
@@ -75,16 +82,55 @@ def restricted(content: Content, splits: Iterable[str]) -> Content:
     }
     gone = dropped | {index_path(path) for path in dropped}
     files = {path: url for path, url in content.files.items() if path not in gone}
-    return replace(content, manifest=replace(content.manifest, splits=kept), files=files)
+    deleted = {path: rows for path, rows in content.deleted.items() if path not in gone}
+    return replace(content, manifest=replace(content.manifest, splits=kept), files=files, deleted=deleted)
+
+
+def compacted(content: Content, staging: str) -> Content:
+    """The same dataset without the bytes of deleted samples: shards that hold some are rewritten into ``staging``."""
+    files = {path: url for path, url in content.files.items() if path != TOMBSTONES_PATH}
+    records: dict[str, ShardRecord] = {}
+    for path, rows in content.deleted.items():
+        index = _without_rows(content, path, rows, staging)
+        if index is None:
+            del files[path], files[index_path(path)]
+        else:
+            files |= {path: join_url(staging, path), index_path(path): index_url(staging, path)}
+            records[path] = record_of(path, index)
+    splits = {
+        name: tuple(records.get(record.path, record) for record in members if record.path in files)
+        for name, members in content.manifest.splits.items()
+    }
+    return replace(content, manifest=replace(content.manifest, splits=splits), files=files, deleted={})
+
+
+def _without_rows(content: Content, path: str, deleted: IntArray, staging: str) -> ShardIndex | None:
+    """Write a shard without some of its samples, and its index; None where none is left."""
+    rule, target = content.manifest.rule, join_url(staging, path)
+    source = ShardSource([ShardRef(content.files[path], None, content.files[index_path(path)], rule)], rule=rule)
+    try:
+        rows = np.delete(np.arange(len(source)), deleted)
+        if not len(rows):
+            return None
+        written = copy_samples(target, source, rows)  # samples of a compressed shard are written again instead
+        index = _rewritten(target, source, rows) if written is None else written.index
+    finally:
+        source.close()
+    save_index(index, index_url(staging, path))
+    return index
+
+
+def _rewritten(target: str, source: ShardSource, rows: IntArray) -> ShardIndex:
+    with ShardWriter(target, max_samples=len(rows), max_bytes=1 << 62) as writer:
+        for sample in raw_rows(source, rows, None, _RUN_BYTES / _MAX_REWRITE_ROWS):
+            writer.write(sample)
+    return load_index(index_url(parent_url(target), base_name(target)))
 
 
 def _records(manifest: Manifest, split: str) -> Any:
     if split not in manifest.splits:
         raise FieldError("no such split", expected=" or ".join(manifest.splits), found=split)
     return manifest.splits[split]
-
-
-# ------------------------------------------------------------------------------------------------------------- a folder
 
 
 def _of_folder(root: str, staging: str) -> Content:
@@ -94,14 +140,29 @@ def _of_folder(root: str, staging: str) -> Content:
     manifest = _indexed(root, staging) if held is None else held
     shards = {record.path for record in manifest.shards}
     below = [(relative_url(info.url, root), info.url) for info in store_for(root).list(root)]
-    files = {path: url for path, url in below if path in shards or _goes_along(path)}
+    files = {path: url for path, url in below if path in shards or _is_pushed(path)}
     home = staging if held is None else root
     files |= {index_path(path): index_url(home, path) for path in shards}
     files.pop(manifest_path(), None)
-    return Content(root, manifest, files, files.pop(_README, None))
+    return Content(root, manifest, files, files.pop(_README, None), _deleted_rows(root, manifest))
 
 
-def _goes_along(path: str) -> bool:
+def _deleted_rows(root: str, manifest: Manifest) -> dict[str, IntArray]:
+    """The rows of deleted samples in each shard that has some."""
+    dataset: Dataset[Any] | None = Dataset(root) if manifest.shards else None
+    if dataset is None or dataset.is_whole or not isinstance(dataset.source, ShardSource):
+        return {}
+    source, starts = dataset.source, dataset.source.starts
+    deleted = np.setdiff1d(np.arange(len(source)), dataset.numbers)
+    bounds = np.searchsorted(deleted, starts)
+    return {
+        relative_url(ref.url, root): deleted[bounds[number] : bounds[number + 1]] - int(starts[number])
+        for number, ref in enumerate(source.shards)
+        if bounds[number] < bounds[number + 1]
+    }
+
+
+def _is_pushed(path: str) -> bool:
     """Whether a file that is no shard of the dataset is pushed with it: not what writers keep, not other tars."""
     hidden = [part for part in path.split("/") if part.startswith(".")]
     if hidden and (hidden[0] != ".shoal" or len(hidden) > 1):
@@ -113,9 +174,8 @@ def _goes_along(path: str) -> bool:
 
 def _indexed(root: str, staging: str) -> Manifest:
     """The manifest of tars that have none: each is indexed, in ``staging``, since the folder may be of others."""
-    urls = [ref.url for ref in locate_shards(root).shards]
     manifest = Manifest({})
-    for split, shards in shards_by_split(urls, root).items():
+    for split, shards in locate_shards(root).urls_by_split().items():
         records = []
         for url in shards:
             path = relative_url(url, root)
@@ -138,9 +198,6 @@ def manifest_path() -> str:
 def index_path(path: str) -> str:
     """Where the index of a shard is in a repository."""
     return relative_url(index_url("x", path), "x")
-
-
-# -------------------------------------------------------------------------------------------------------------- a view
 
 
 def _of_splits(splits: Mapping[str, Dataset[Any]], staging: str) -> Content:

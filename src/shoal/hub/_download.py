@@ -1,4 +1,4 @@
-"""A dataset from the Hub to a folder: only the splits and columns that are wanted, each file checked, none twice."""
+"""Download a dataset, or some splits and columns of it, from the Hub to a folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal.dataset import Dataset
+from shoal.dataset._dataset import Dataset
 from shoal.errors import (
     ChecksumError,
     FieldError,
@@ -22,41 +22,25 @@ from shoal.errors import (
     OptionError,
     UnsafeNameError,
 )
-from shoal.shard import (
-    SHARD_ENDINGS,
-    Manifest,
-    ShardRecord,
-    ShardRef,
-    ShardSource,
-    ShardWriter,
-    index_url,
-    load_manifest,
-    locate_shards,
-    merge_shards,
-    shards_by_split,
-    split_alias,
-    update_manifest,
-)
-from shoal.store import (
-    HubFile,
-    HubStore,
-    Progress,
-    Transferred,
-    join_url,
-    local_path,
-    relative_url,
-    scheme_of,
-    store_for,
-)
+from shoal.shard._compression import fitting_compression
+from shoal.shard._discovery import SHARD_ENDINGS, locate_shards
+from shoal.shard._manifest import Manifest, ShardRecord, load_manifest, merge_shards, record_of, update_manifest
+from shoal.shard._open_shards import index_url
+from shoal.shard._source import ShardRef, ShardSource
+from shoal.shard._split_names import split_alias
+from shoal.shard._writer import write_shard
+from shoal.store._huggingface import HubFile, HubStore
+from shoal.store._operations import Progress, Transferred
+from shoal.store._registry import store_for
+from shoal.store._url import join_url, local_path, relative_url, scheme_of
 
 from ._client import hub_url, use_access
-from ._content import HubFolder, index_path, manifest_path, raw_rows
+from ._content import TOMBSTONES_PATH, HubFolder, index_path, manifest_path, raw_rows
 
 __all__ = ["download"]
 
 _AT_ONCE = 8
 _STEP = 16 << 20
-_EVERYTHING = 1 << 62
 
 
 def download(
@@ -99,15 +83,11 @@ def download(
     wanted = _wanted(root, splits)
     job = _Job(root, local_path(target), overwrite, progress, at_once)
     if columns is not None:
-        job.fetch_columns(wanted, _names(columns))
+        names = [columns] if isinstance(columns, str) else list(columns)
+        job.fetch_columns(wanted, [name.removeprefix(".") for name in names])
     else:
         job.fetch_files(wanted, _files(wanted, snapshot.files, everything=splits is None))
     return Dataset(target)
-
-
-def _names(given: str | Iterable[str]) -> list[str]:
-    names = [given] if isinstance(given, str) else list(given)
-    return [name.removeprefix(".") for name in names]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +115,9 @@ def _wanted(root: str, splits: str | Iterable[str] | None) -> _Wanted:
 def _by_names(root: str) -> Manifest:
     """What the names of the tars say of a repository that others made."""
     sizes = {info.url: info.size for info in store_for(root).list(root)}
-    urls = [ref.url for ref in locate_shards(root).shards]
     splits = {
         split: tuple(ShardRecord(relative_url(url, root), -1, sizes[url]) for url in shards)
-        for split, shards in shards_by_split(urls, root).items()
+        for split, shards in locate_shards(root).urls_by_split().items()
     }
     return Manifest(splits)
 
@@ -161,15 +140,16 @@ def _files(wanted: _Wanted, there: Any, *, everything: bool) -> list[HubFile]:
     for path in shards - there.keys():
         raise ObjectNotFoundError("the repository lacks a shard of its manifest", found=path)
     ours = shards | {index_path(path) for path in shards}
-    along = {"README.md", "LICENSE", ".shoal/tombstones.json"}
+    along = {"README.md", "LICENSE", TOMBSTONES_PATH}
     return [
         file
         for path, file in sorted(there.items())
-        if path in ours or (path != manifest_path() and (path in along or (everything and _goes_along(path))))
+        if path in ours or (path != manifest_path() and (path in along or (everything and _is_downloaded(path))))
     ]
 
 
-def _goes_along(path: str) -> bool:
+def _is_downloaded(path: str) -> bool:
+    """Whether a file that is no shard of the dataset is downloaded with it."""
     return not path.lower().endswith(SHARD_ENDINGS) and not path.startswith((".git", ".shoal/index/"))
 
 
@@ -232,19 +212,23 @@ class _Job:
         known = record.samples if record.samples >= 0 else None
         sidecar = index_url(self._root, record.path) if known is not None else None
         source = ShardSource([ShardRef(url, known, sidecar, manifest.rule)], rule=manifest.rule)
-        writer = ShardWriter(
-            join_url(self._target, record.path),
-            root=self._target,
-            split=split,
-            metadata=manifest.metadata,
-            max_samples=_EVERYTHING,
-            max_bytes=_EVERYTHING,
-            overwrite=self._overwrite,
-        )
-        with closing(source), writer:
+        place = join_url(self._target, record.path)
+        if not self._overwrite and os.path.lexists(place):
+            raise ObjectExistsError("another shard is there", found=place, hint="pass overwrite=True to replace it")
+        with closing(source):
             mean = record.bytes / max(len(source), 1)
-            for sample in raw_rows(source, np.arange(len(source)), _present(source, columns), mean):
-                writer.write(sample)
+            rows = raw_rows(source, np.arange(len(source)), _present(source, columns), mean)
+            compression = fitting_compression(place, None)
+            index = write_shard(
+                place, ((row["__key__"], row) for row in rows), compression=compression, metadata=manifest.metadata
+            )
+        written = record_of(record.path, index)
+
+        def merged(before: Manifest) -> Manifest:
+            metadata = {**before.metadata, **manifest.metadata}
+            return merge_shards(replace(before, metadata=metadata), split, [written])
+
+        update_manifest(self._target, merged)
 
     def _tell(self, files: int, size: int) -> None:
         with self._lock:

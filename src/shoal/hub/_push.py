@@ -1,4 +1,7 @@
-"""A dataset to the Hub: shards first, in pieces that an interrupted push need not send again, then one commit."""
+"""Push a dataset to the Hub.
+
+Files are uploaded in batches, which an interrupted push need not send again; then one commit makes them visible.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,19 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from shoal.dataset import Dataset
+from shoal.dataset._dataset import Dataset
 from shoal.errors import ObjectNotFoundError, ShoalWarning
-from shoal.shard import Manifest, encode_manifest, load_manifest, with_hashes
-from shoal.store import HubStore, Progress, Transferred, copy, hub_access, local_path, scheme_of, store_for
+from shoal.shard._manifest import Manifest, encode_manifest, load_manifest
+from shoal.shard._verify import with_hashes
+from shoal.store._hub_access import hub_access
+from shoal.store._huggingface import HubStore
+from shoal.store._operations import Progress, Transferred, copy
+from shoal.store._registry import store_for
+from shoal.store._url import local_path, scheme_of
 
 from ._card import Card, CardOptions, made_card
 from ._client import client_of, full_name, hub_module, hub_url, patiently, use_access, without_bars
-from ._content import Content, HubFolder, content_of, index_path, manifest_path
+from ._content import TOMBSTONES_PATH, Content, HubFolder, compacted, content_of, index_path, manifest_path
 
 if TYPE_CHECKING:
     import huggingface_hub
@@ -28,6 +36,9 @@ _README = "README.md"
 _BATCH_FILES, _BATCH_BYTES = 32, 2 << 30
 """What is sent before the next is looked at: an interruption loses no more than the file under way."""
 _ZSTD = "`datasets` reads only the first block of zstd-compressed shards; write plain ones, or gzip, for its users"
+_DELETED = (
+    "{} marked as deleted are still in the shards, and are published with them; pass compact=True to rewrite these"
+)
 _PER_COMMIT = 1000
 """The Hub gives up on commits that take too long."""
 
@@ -58,6 +69,7 @@ def push_to_hub(
     revision: str = "main",
     card: CardOptions | None = None,
     readme: bool = True,
+    compact: bool = False,
     message: str | None = None,
     token: str | None = None,
     endpoint: str | None = None,
@@ -81,6 +93,10 @@ def push_to_hub(
     ``token`` and ``endpoint``, when given, are used for the repository from now on; else those of
     ``shoal.store.configure("hf://", ...)``, HF_TOKEN and HF_ENDPOINT, or of `hf auth login`.
 
+    Samples that were deleted with `Dataset.tombstone` are still in the shards of a folder, where every reader of the
+    repository can find them. A ShoalWarning says how many; ``compact=True`` rewrites the shards that hold some, without
+    them. A view never has deleted samples. Commits made before keep what they have.
+
     Warns of shards that are compressed with zstd, which `datasets` does not read.
 
     Raises:
@@ -98,6 +114,13 @@ def push_to_hub(
         home = None if staging is None else os.fspath(staging)
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="shoal-push-", dir=home))
         content = content_of(dataset, os.path.join(folder, "dataset"))
+        if compact:
+            content = compacted(content, os.path.join(folder, "compacted"))
+        deleted = sum(map(len, content.deleted.values()))
+        if deleted:
+            warnings.warn(
+                _DELETED.format("1 sample" if deleted == 1 else f"{deleted} samples"), ShoalWarning, stacklevel=2
+            )
         if any(record.compression == "zstd" for record in content.manifest.shards):
             warnings.warn(_ZSTD, ShoalWarning, stacklevel=2)
         client, url = client_of(repo_id), hub_url(repo_id, None if revision == "main" else revision)
@@ -132,7 +155,7 @@ def _former_files(url: str) -> set[str]:
     manifest = load_manifest(url) or Manifest({})
     shards = {record.path for record in manifest.shards}
     cards = {path for path in HubStore().snapshot(url).files if path.startswith(".shoal/card/")}
-    return shards | {index_path(path) for path in shards} | cards
+    return shards | {index_path(path) for path in shards} | cards | {TOMBSTONES_PATH}
 
 
 class _Push:
@@ -172,9 +195,7 @@ class _Push:
         if self._progress is not None:
             self._progress(Transferred(*self.sent, *self._in_all))
         for add, url in zip(adds, batch.values(), strict=True):
-            if (
-                scheme_of(url) != "file" and add.path_or_fileobj == b""
-            ):  # it was sent, and its copy is not needed any more
+            if scheme_of(url) != "file" and add.path_or_fileobj == b"":  # sent: the copy is not needed any more
                 os.remove(self._copy_of(add.path_in_repo))
         return adds
 

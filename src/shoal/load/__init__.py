@@ -1,12 +1,18 @@
-"""The engine: a described pipeline over numbered samples -> batches, made ahead on threads, in an exact order.
+"""`DataLoader`: a pipeline of stages over a source, run on threads, that yields batches in an exact order.
 
-A batch goes this way: ``DataLoader.__iter__`` (`_loader`) asks its `Run` (`_executor`) for an epoch; `_tasks` names
-units of work, which `_workers` does on threads and gives back in order; for each unit the order says which samples, the
-source reads them, `_sample_stages` maps them and `_collate` makes a batch of them; `_stream_stages` does what looks at
-more than one element. `_cursor` knows where the caller is, so that it can be gone on with.
+How a batch is made: ``DataLoader.__iter__`` (`_loader`) starts an `EpochRun` (`_executor`). `_tasks` lists the tasks of
+the epoch; `_workers` runs them on threads and returns their results in order. For each task the order gives the
+samples, the source reads them, `_sample_stages` applies ``map`` and its like, and `_collate` makes a batch.
+`_stream_stages` has the stages that look at more than one element, and `_cursor` the position to resume from.
 
-Modules have an order, and each uses only those before it (a test sees to it): first ``_msgpack_scan`` and ``_columns``,
-which make columns of typed samples from their bytes, then what may be done to samples, then what does it.
+Modules, lowest first; each imports only modules named before it, which a test checks:
+
+- options and statistics: ``_options``, ``_stats``, ``_autotune``
+- batches from bytes: ``_buffers``, ``_msgpack_scan``, ``_columns``, ``_collate``
+- stages: ``_stages``, ``_sources``, ``_stream_stages``, ``_sample_stages``
+- pipelines: ``_pipeline``, ``_cursor``
+- running them: ``_workers``, ``_tasks``, ``_executor``
+- for users: ``_methods``, ``_loader``, ``_estimate``, ``_monitoring``
 """
 
 from ._buffers import BufferPool, shared_buffers

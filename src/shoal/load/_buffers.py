@@ -1,7 +1,7 @@
-"""Memory for large batches, used again once nobody holds the batch.
+"""`BufferPool`: memory for large batches, reused once no array refers to it.
 
-A batch of pictures is tens of megabytes. Fresh memory of that size comes from the system page by page, each zeroed
-first, which takes as long as filling it. So a buffer goes back to its pool when the last array over it is gone.
+A batch of images is tens of megabytes. The system provides new memory of that size page by page and zeroes each page
+first, which takes as long as filling it. So a buffer returns to its pool when the last array over it is gone.
 """
 
 from __future__ import annotations
@@ -11,65 +11,65 @@ import threading
 import weakref
 
 import numpy as np
-import numpy.typing as npt
+
+from shoal._typing import UInt8Array
 
 __all__ = ["BufferPool", "shared_buffers"]
 
-UInt8 = npt.NDArray[np.uint8]
 
-ALIGNMENT = 4096
-KEPT_BYTES = 256 << 20
-"""How much memory that nobody uses the shared pool keeps."""
+_ALIGNMENT = 4096
+_MAX_UNUSED_BYTES = 256 << 20
+"""Unused memory that the shared pool keeps."""
 
 
 class BufferPool:
-    """Buffers that are lent as arrays and come back by themselves. Threads may share it.
+    """Buffers lent as arrays, which return when the array is gone. Thread-safe.
 
-    An array is lent until it and every view of it are gone: slices, reshapes, tensors and memoryviews over it all hold
-    it. What is still held is never lent again. At most ``kept_bytes`` lie unused; what comes back over that is freed.
+    An array is lent until it and every view of it are gone: slices, reshapes, tensors and memoryviews refer to it. A
+    buffer in use is never lent again. At most ``kept_bytes`` are kept unused; a buffer beyond that is freed.
 
-    Example:
+    Examples:
         >>> pool = BufferPool(1 << 20)
         >>> first = pool.empty(1000)
         >>> row = first[:10]
-        >>> place = first.ctypes.data
+        >>> address = first.ctypes.data
         >>> del first
-        >>> pool.empty(1000).ctypes.data == place  # `row` still needs it
+        >>> pool.empty(1000).ctypes.data == address  # `row` still uses it
         False
         >>> del row
         >>> pool.unused_bytes > 0
         True
     """
 
-    def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
+    def __init__(self, kept_bytes: int = _MAX_UNUSED_BYTES) -> None:
         self._kept_bytes = kept_bytes
-        self._unused: list[UInt8] = []
-        # A buffer may come back at any moment, also while this thread looks for one.
+        self._unused: list[UInt8Array] = []
+        # A buffer may return at any moment, also while this thread looks for one.
         self._lock = threading.RLock()
 
     @property
     def unused_bytes(self) -> int:
-        """How many bytes wait to be lent."""
+        """Bytes that are not lent."""
         return sum(len(buffer) for buffer in list(self._unused))
 
-    def empty(self, size: int, offset: int = 0) -> UInt8:
-        """``size`` bytes with anything in them, ``offset`` bytes after an address that is a multiple of a page's."""
-        buffer = self._found(size + offset + ALIGNMENT)
-        start = -buffer.ctypes.data % ALIGNMENT + offset
-        # Views of views of an array hold the first array that does not own its memory: this one, since it is made over
-        # a memoryview. So none outlives it.
-        lent: UInt8 = np.frombuffer(buffer.data[start : start + size], np.uint8)
+    def empty(self, size: int, offset: int = 0) -> UInt8Array:
+        """Return ``size`` uninitialized bytes, at ``offset`` after the start of a page."""
+        buffer = self._take(size + offset + _ALIGNMENT)
+        start = -buffer.ctypes.data % _ALIGNMENT + offset
+        # Views of views of an array refer to the first array that does not own its memory: this one, since it is made
+        # over a memoryview. So none outlives it.
+        lent: UInt8Array = np.frombuffer(buffer.data[start : start + size], np.uint8)
         weakref.finalize(lent, self._take_back, buffer).atexit = False
         return lent
 
-    def _found(self, size: int) -> UInt8:
+    def _take(self, size: int) -> UInt8Array:
         with self._lock:
-            for place in reversed(range(len(self._unused))):  # the last one used is the likeliest in a cache
-                if size <= len(self._unused[place]) <= 2 * size:
-                    return self._unused.pop(place)
+            for index in reversed(range(len(self._unused))):  # the last one used is most likely in the CPU cache
+                if size <= len(self._unused[index]) <= 2 * size:
+                    return self._unused.pop(index)
         return np.empty(size, np.uint8)
 
-    def _take_back(self, buffer: UInt8) -> None:
+    def _take_back(self, buffer: UInt8Array) -> None:
         with self._lock:
             self._unused.append(buffer)
             while self._unused and self.unused_bytes > self._kept_bytes:
@@ -78,5 +78,5 @@ class BufferPool:
 
 @functools.cache
 def shared_buffers() -> BufferPool:
-    """The pool that all datasets of this process share, so that the second epoch finds the first one's buffers."""
+    """Return the pool that all datasets of this process share, so that later epochs reuse its buffers."""
     return BufferPool()

@@ -1,4 +1,9 @@
-"""From samples to a batch."""
+"""Combine samples into a batch: `collate`, `SampleBatch`, and `BatchRowWriter` for large arrays.
+
+`BatchRowWriter` copies large arrays into their batch when each sample is made. Kept until all samples are there, the
+arrays of a batch of images are megabytes that have left the processor's cache by the time they are stacked. Copied at
+once, the memory of one serves the next.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.errors import FieldError
-from shoal.sample import DictSample, is_record
+from shoal.sample._annotations import is_record
+from shoal.sample._dict_sample import DictSample
 
 from ._buffers import shared_buffers
 from ._columns import Ragged, TypedColumns, ragged_arrays
@@ -19,16 +25,16 @@ __all__ = ["BatchRowWriter", "SampleBatch", "collate", "size_of", "stacked"]
 
 S = TypeVar("S")
 T = TypeVar("T")
-_LARGE = 16 << 10
-"""Smaller arrays are quicker stacked."""
+_MIN_ROW_BYTES = 16 << 10
+"""Smaller arrays are faster to stack."""
 
 
 def collate(samples: list[Any], ragged: Ragged = "list") -> Any:
-    """One batch: a SampleBatch of typed samples, a dict of columns where they have no type, tuples as columns.
+    """Combine samples into a batch: a SampleBatch of typed samples, a dict of columns of dicts, a tuple of tuples.
 
-    Arrays of one shape become one array, and so do tensors; anything else is a list.
+    Arrays of one shape become one array, and so do tensors; anything else becomes a list.
 
-    Example:
+    Examples:
         >>> batch = collate([{"x": np.zeros(2), "y": "a"}, {"x": np.ones(2), "y": "b"}])
         >>> batch["x"].shape, batch["y"]
         ((2, 2), ['a', 'b'])
@@ -45,13 +51,13 @@ def collate(samples: list[Any], ragged: Ragged = "list") -> Any:
 
 
 def stacked(values: list[Any], ragged: Ragged = "list", name: str = "") -> Any:
-    """Arrays of one shape and type as one array; of other shapes as ``ragged`` says; anything else as it is.
+    """Stack arrays of one shape and dtype; combine others as ``ragged`` says; return anything else as is.
 
-    So are PyTorch's tensors, which a `map` may have made.
+    The same holds for PyTorch's tensors, which a ``map`` may return.
     """
-    values, whole = without_rows(values)
-    if whole is not None:
-        return whole
+    values, batch = without_rows(values)
+    if batch is not None:
+        return batch
     if not all(isinstance(value, np.ndarray) for value in values) or not values:
         return _stacked_tensors(values, ragged, name) if values else values
     if len({(value.shape, value.dtype) for value in values}) == 1:
@@ -60,8 +66,8 @@ def stacked(values: list[Any], ragged: Ragged = "list", name: str = "") -> Any:
 
 
 def _stacked_tensors(values: list[Any], ragged: Ragged, name: str) -> Any:
-    """Tensors as one, anything else as it is. Where there are some, their package is loaded."""
-    torch: Any = sys.modules.get("torch")
+    """Stack tensors; return anything else as is."""
+    torch: Any = sys.modules.get("torch")  # loaded, if there is a tensor
     kind = getattr(torch, "Tensor", None)  # a module that is being imported may not have it yet
     if kind is None or not all(isinstance(value, kind) for value in values):
         return values
@@ -73,11 +79,11 @@ def _stacked_tensors(values: list[Any], ragged: Ragged, name: str) -> Any:
     return torch.from_numpy(padded)
 
 
-_FLAT = frozenset((bytes, str))
+_FLAT_TYPES = frozenset((bytes, str))
 
 
 def size_of(batch: Any) -> int:
-    """About how many bytes a batch holds: what a memory budget is kept by. Objects in it count as little."""
+    """Return about how many bytes a batch takes, for memory budgets. Objects of unknown types count little."""
     if isinstance(batch, (bytes, bytearray, str)):
         return len(batch)
     if isinstance(batch, SampleBatch):
@@ -86,37 +92,35 @@ def size_of(batch: Any) -> int:
     if isinstance(nbytes, int):
         return nbytes
     if isinstance(batch, dict):
-        # Most samples are dicts of bytes and text, for which a call each takes longer than their batch does to read.
-        return sum([len(value) if type(value) in _FLAT else size_of(value) for value in batch.values()])
+        # Most samples are dicts of bytes and strings, for which a call each would take longer than reading them.
+        return sum([len(value) if type(value) in _FLAT_TYPES else size_of(value) for value in batch.values()])
     if isinstance(batch, (list, tuple)):
         return _size_of_list(batch)
     return 64 + sum(size_of(getattr(batch, name, None)) for name in _field_names(type(batch)))
 
 
 def _field_names(kind: type) -> Iterable[str]:
-    """Of a dataclass, a msgspec Struct or a pydantic model; nothing of other objects."""
-    names: Iterable[str] | None = getattr(kind, "__dataclass_fields__", None) or getattr(
-        kind, "__struct_fields__", None
-    )
+    """Return the fields of a dataclass, a msgspec Struct or a pydantic model; none of other classes."""
+    names = getattr(kind, "__dataclass_fields__", None) or getattr(kind, "__struct_fields__", None)
     return cast("Iterable[str]", names or getattr(kind, "model_fields", ()))
 
 
 def _size_of_list(values: list[Any] | tuple[Any, ...]) -> int:
-    """A few are measured and stand for all: a batch may hold very many."""
+    """Measure a few values for all: a list may be very long."""
     some = values[:: max(1, len(values) // 8)]
-    if _FLAT.issuperset(map(type, some)):
+    if _FLAT_TYPES.issuperset(map(type, some)):
         return sum(map(len, some)) * len(values) // len(some) if some else 0
     return sum(size_of(value) for value in some) * len(values) // len(some) if some else 0
 
 
 class SampleBatch(Generic[T]):
-    """Several samples of one type, seen field by field.
+    """Several samples of one type, accessed by field.
 
-    ``batch.image`` is one array with the samples along its first axis where ``image`` is an array field, else a list.
-    ``array`` gives any field as one array. Fields are read when they are first asked for, and kept. Arrays of
-    different shapes are a list, or padded with zeros, or an error, as ``ragged`` says.
+    ``batch.image`` is one array with the samples along its first axis if ``image`` is an array field, else a list.
+    ``array`` returns any field as one array. Fields are read on first access and cached. Arrays of different shapes are
+    a list, or padded with zeros, or an error, depending on ``ragged``.
 
-    Example:
+    Examples:
         >>> import numpy as np, shoal
         >>> from numpy.typing import NDArray
         >>> @shoal.packable
@@ -136,7 +140,7 @@ class SampleBatch(Generic[T]):
 
     @staticmethod
     def of(samples: list[S], *, ragged: Ragged = "list") -> SampleBatch[S]:
-        """A batch of samples that are already there."""
+        """Return a batch of samples that are in memory."""
         return SampleBatch(TypedColumns.of(samples), ragged=ragged)
 
     @property
@@ -168,7 +172,7 @@ class SampleBatch(Generic[T]):
     @overload
     def __getitem__(self, index: str) -> Any: ...
     def __getitem__(self, index: int | str) -> Any:
-        """The sample at a position, or, as in a batch of dicts, the field of a name."""
+        """Return the sample at an index, or, as in a batch of dicts, the field with a name."""
         return self.column(index) if isinstance(index, str) else self.samples[index]
 
     def __getattr__(self, name: str) -> Any:
@@ -180,23 +184,23 @@ class SampleBatch(Generic[T]):
             raise AttributeError(str(error)) from error
 
     def column(self, name: str) -> Any:
-        """One field of all samples. Raises FieldError when the type has no such field."""
+        """Return one field of all samples. Raises FieldError if the type has no such field."""
         if name not in self._cache:
             self._check(name)
             self._cache[name] = self._columns.column(name, self._ragged)
         return self._cache[name]
 
     def array(self, name: str) -> npt.NDArray[Any]:
-        """One field of all samples as one array."""
+        """Return one field of all samples as one array."""
         self._check(name)
         return self._columns.numbers(name)
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields, by name."""
+        """Return all fields by name."""
         return {name: self.column(name) for name in self._columns.types}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the fields that were read: in another process they are read again, from fewer bytes."""
+        """Return the state without cached fields: another process reads them again, from fewer bytes."""
         return {**self.__dict__, "_cache": {}}
 
     def _check(self, name: str) -> None:
@@ -211,31 +215,30 @@ class SampleBatch(Generic[T]):
         return [*super().__dir__(), *self._columns.types]
 
 
-# Kept until the batch is whole, the arrays of a batch of pictures are megabytes that were in the processor's cache when
-# they were made and are not any more when they are stacked. Copied as they come, each one's memory serves the next.
 class _BatchRow(np.ndarray[Any, Any]):
-    """A row of a batch that is being made. Nobody sees it but ``without_rows``."""
+    """A row of a batch that is being made; `without_rows` replaces it before users see it."""
 
     batch: npt.NDArray[Any]
-    number: int
+    row: int
 
 
 class BatchRowWriter:
-    """Puts large arrays of values into batches of ``count``: arrays, or those in dicts and tuples.
+    """Copies large arrays, alone or in dicts and tuples, into batches of ``count`` rows.
 
-    Example:
-        >>> place = BatchRowWriter(2)
-        >>> rows = [place({"x": np.full(9000, number), "y": number})["x"] for number in range(2)]
+    Examples:
+        >>> writer = BatchRowWriter(2)
+        >>> rows = [writer({"x": np.full(9000, number), "y": number})["x"] for number in range(2)]
         >>> without_rows(rows)[1][0][:3]
         array([0, 0, 0])
     """
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._batches: dict[str | int, tuple[npt.NDArray[Any], list[int]]] = {}
+        self._batches: dict[str | int, npt.NDArray[Any]] = {}
+        self._rows_used: dict[str | int, int] = {}
 
     def __call__(self, value: Any) -> Any:
-        """The value with rows in place of its large arrays; itself where it has none."""
+        """Return the value with its large arrays replaced by rows of batches."""
         kind = type(value)
         if kind is np.ndarray:
             return self._row(0, value)
@@ -250,28 +253,28 @@ class BatchRowWriter:
         if not _is_large(array):
             return array
         if name not in self._batches:
-            room = shared_buffers().empty(self._count * array.nbytes)
-            self._batches[name] = room.view(array.dtype).reshape(self._count, *array.shape), []
-        batch, taken = self._batches[name]
-        if array.shape != batch.shape[1:] or array.dtype != batch.dtype or len(taken) == self._count:
+            buffer = shared_buffers().empty(self._count * array.nbytes)
+            self._batches[name] = buffer.view(array.dtype).reshape(self._count, *array.shape)
+        batch, index = self._batches[name], self._rows_used.get(name, 0)
+        if array.shape != batch.shape[1:] or array.dtype != batch.dtype or index == self._count:
             return array
-        taken.append(len(taken))
-        row: _BatchRow = batch[taken[-1]].view(_BatchRow)
+        self._rows_used[name] = index + 1
+        row: _BatchRow = batch[index].view(_BatchRow)
         row[...] = array
-        row.batch, row.number = batch, taken[-1]
+        row.batch, row.row = batch, index
         return row
 
 
 def _is_large(value: Any) -> bool:
-    return type(value) is np.ndarray and value.nbytes >= _LARGE and not value.dtype.hasobject
+    return type(value) is np.ndarray and value.nbytes >= _MIN_ROW_BYTES and not value.dtype.hasobject
 
 
 def without_rows(values: list[Any]) -> tuple[list[Any], npt.NDArray[Any] | None]:
-    """The values with rows as plain arrays, and the array that they are all rows of, in order, if they are."""
+    """Return the values with rows as plain arrays, and the batch if they are all of its rows, in order."""
     if _BatchRow not in set(map(type, values)):
         return values, None
     first = values[0]
-    if all(type(one) is _BatchRow and one.batch is first.batch and one.number == at for at, one in enumerate(values)):
-        whole: npt.NDArray[Any] = first.batch[: len(values)]
-        return list(whole), whole
-    return [one.view(np.ndarray) if type(one) is _BatchRow else one for one in values], None
+    if all(type(row) is _BatchRow and row.batch is first.batch and row.row == at for at, row in enumerate(values)):
+        batch: npt.NDArray[Any] = first.batch[: len(values)]
+        return list(batch), batch
+    return [value.view(np.ndarray) if type(value) is _BatchRow else value for value in values], None

@@ -1,4 +1,10 @@
-"""Where a loader stands: epoch, position and progress of each rank, to resume from."""
+"""`Cursor`, the position of a loader: epoch and progress of each rank, to save and resume.
+
+An indexed source is read in one of two ways. If a step of the epoch is a batch, the position is an `EpochPlan` of this
+package's ``order``. If a filter or its like comes first, positions of an epoch are dealt to readers in turn: position
+``p`` belongs to partition ``p mod n``, and `PartitionCursors` has the first position of each partition that was not
+delivered. When the number of readers changes, the old partitions are read on from where each was left.
+"""
 
 from __future__ import annotations
 
@@ -10,234 +16,245 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shoal._typing import IntArray
 from shoal.errors import LoaderStateError
-from shoal.order import EpochPlan, PartitionState, PendingElement, Split, State, plan_epoch
+from shoal.order._epoch_plan import EpochPlan, Split, plan_epoch
+from shoal.order._state import PartitionState, PendingElement, State
 
 from ._pipeline import BoundPipeline
-from ._stages import Element, ElementPosition
+from ._stages import Element, ResumePoint
 
 __all__ = [
     "Cursor",
     "PartitionCursors",
-    "following",
-    "place_after",
-    "place_from",
-    "place_of_epoch",
-    "replaying",
-    "restarted",
-    "resumed",
+    "cursor_after",
+    "cursor_at_epoch",
+    "cursor_from_state",
+    "next_plan",
+    "rebind_cursor",
+    "replay_warning",
+    "restart_epoch",
 ]
 
-Int64 = npt.NDArray[np.int64]
-_MOST = 1 << 14
+_MAX_PARTITIONS = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """One of ``plan`` and ``begin`` says where work starts; ``mark`` and ``count`` what was delivered since."""
+    """Position of a loader.
+
+    Either ``plan`` or ``partitions`` is set and says where to start; ``resume_point`` and ``count`` say what was
+    delivered since. Both are None for streams and samplers.
+    """
 
     epoch: int
     plan: EpochPlan | None = None
-    begin: PartitionCursors | None = None
-    mark: ElementPosition | None = None
+    partitions: PartitionCursors | None = None
+    resume_point: ResumePoint | None = None
     count: int = 0
     """Elements delivered in this epoch."""
     replayed: int = 0
-    """Elements to pass over before the first is delivered: those of an earlier run of this epoch."""
+    """Elements to skip before the first is delivered: those of an earlier run of this epoch."""
+    sampled: ResumePoint | None = None
+    """Where a sampler goes on; what it draws before is not read."""
 
     @property
     def is_fresh(self) -> bool:
-        """Whether nothing of the epoch was delivered."""
+        """Whether nothing of the epoch was delivered yet."""
         return self.count == 0
 
     def after(self, element: Element) -> Cursor:
-        """One element further."""
-        return replace(self, mark=element.mark, count=self.count + 1)
+        """Return the position after one more element."""
+        return replace(self, resume_point=element.resume_point, count=self.count + 1)
 
     def is_at(self, other: Cursor) -> bool:
-        """Whether work for this place serves the other."""
-        mine, its = (
-            (self.epoch, self.plan, self.begin, self.replayed),
-            (
-                other.epoch,
-                other.plan,
-                other.begin,
-                other.replayed,
-            ),
-        )
-        return mine == its and self.is_fresh and other.is_fresh
+        """Whether a run that starts at one of the two positions serves the other."""
+        own, others = ((each.epoch, each.plan, each.partitions, each.replayed, each.sampled) for each in (self, other))
+        return own == others and self.is_fresh and other.is_fresh
 
-    def to_dict(self, built: BoundPipeline) -> dict[str, Any]:
-        """As plain values, ready for JSON."""
-        if self.plan is not None and built.laid.is_marked:
-            return self._exact_state(built, self.plan).to_dict()
-        settings = built.settings_at(self.epoch * built.length)
-        if self.begin is not None and built.laid.is_marked:
-            mark = self.mark or ElementPosition(min(self.begin.positions), pending=self.begin.pending)
-            shares = shares_after(self.begin, mark, built.split)
-            return State(settings, self.epoch, steps=self.count, shares=shares).to_dict()
+    def to_dict(self, pipeline: BoundPipeline) -> dict[str, Any]:
+        """Return the state as plain values, ready for JSON."""
+        if self.plan is not None and pipeline.layout.is_seekable:
+            return self._plan_state(pipeline, self.plan).to_dict()
+        settings = pipeline.settings_at(self.epoch * pipeline.length)
+        if self.partitions is not None and pipeline.layout.is_seekable:
+            resume_point = self.resume_point or ResumePoint(
+                min(self.partitions.positions), pending=self.partitions.pending
+            )
+            partitions = partitions_after(self.partitions, resume_point, pipeline.split)
+            return State(settings, self.epoch, steps=self.count, shares=partitions).to_dict()
+        point = self.resume_point or self.sampled
+        if pipeline.layout.mode == "sampler" and point is not None:
+            return State(settings, self.epoch, point.position, steps=self.count, drawn=point.drawn).to_dict()
         return State(settings, self.epoch, steps=self.count).to_dict()
 
-    def _exact_state(self, built: BoundPipeline, plan: EpochPlan) -> State:
-        position = plan.start if self.mark is None else self.mark.position - plan.epoch * plan.count
-        settings = built.settings_at(plan.epoch * plan.count + position)
+    def _plan_state(self, pipeline: BoundPipeline, plan: EpochPlan) -> State:
+        position = plan.start if self.resume_point is None else self.resume_point.position - plan.epoch * plan.count
+        settings = pipeline.settings_at(plan.epoch * plan.count + position)
         return State(settings, plan.epoch, position, plan.epoch_start, plan.end, plan.global_batch, self.count)
 
 
-def place_of_epoch(built: BoundPipeline, epoch: int) -> Cursor:
-    """The beginning of an epoch."""
-    if built.line_steps is not None and not built.laid.is_marked:
-        # Where it begins on the line is only found by going there.
-        return replace(_start(built, 0), epoch=epoch, replayed=epoch * built.line_steps)
-    return _start(built, epoch)
+def cursor_at_epoch(pipeline: BoundPipeline, epoch: int) -> Cursor:
+    """Return the beginning of an epoch."""
+    if pipeline.stream_steps is not None and not pipeline.layout.is_seekable:
+        # Where it begins in the stream is only found by reading up to there.
+        return replace(_start(pipeline, 0), epoch=epoch, replayed=epoch * pipeline.stream_steps)
+    return _start(pipeline, epoch)
 
 
-def _start(built: BoundPipeline, epoch: int) -> Cursor:
-    if built.laid.mode == "exact":
-        return Cursor(epoch, plan=_plan_of(built, epoch))
-    if built.laid.mode == "loose":
-        return Cursor(epoch, begin=PartitionCursors.at(epoch * built.length))
+def _start(pipeline: BoundPipeline, epoch: int) -> Cursor:
+    if pipeline.layout.mode == "exact":
+        return Cursor(epoch, plan=_plan_at_epoch(pipeline, epoch))
+    if pipeline.layout.mode == "loose":
+        return Cursor(epoch, partitions=PartitionCursors.at(epoch * pipeline.length))
     return Cursor(epoch)
 
 
-def _plan_of(built: BoundPipeline, epoch: int) -> EpochPlan:
-    """The plan of an epoch of a run that began with epoch 0: under ``carry`` the epochs before shift it."""
-    assert built.order is not None  # noqa: S101 - exact pipelines have one
-    count, whole = max(built.order.length, 1), built.split.readers * built.batch_size
-    if built.plan_steps is not None:
-        return _steps_plan(built, epoch * built.plan_steps * whole, built.plan_steps)
-    start = -(-epoch * count // whole) * whole if built.options.tail == "carry" and epoch else epoch * count
+def _plan_at_epoch(pipeline: BoundPipeline, epoch: int) -> EpochPlan:
+    """Return the plan of an epoch in a run that began with epoch 0: with ``tail="carry"``, epochs before shift it."""
+    assert pipeline.order is not None  # noqa: S101 - exact pipelines have one
+    count, global_batch = max(pipeline.order.length, 1), pipeline.split.readers * pipeline.batch_size
+    if pipeline.plan_steps is not None:
+        return _plan_of_steps(pipeline, epoch * pipeline.plan_steps * global_batch, pipeline.plan_steps)
+    carries = pipeline.options.tail == "carry" and epoch
+    start = -(-epoch * count // global_batch) * global_batch if carries else epoch * count
     data_epoch, position = divmod(start, count)
     return plan_epoch(
-        built.order.length,
+        pipeline.order.length,
         epoch=data_epoch,
         start=position,
-        batch_size=built.batch_size,
-        split=built.split,
-        tail=built.options.tail,
-        drop_last=built.drop_last,
+        batch_size=pipeline.batch_size,
+        split=pipeline.split,
+        tail=pipeline.options.tail,
+        drop_last=pipeline.drop_last,
     )
 
 
-def _steps_plan(built: BoundPipeline, place: int, steps: int) -> EpochPlan:
-    """So many steps from a place on the infinite line."""
-    assert built.order is not None  # noqa: S101 - exact pipelines have one
-    epoch, start = divmod(place, max(built.order.length, 1))
-    end = start + steps * built.split.readers * built.batch_size
+def _plan_of_steps(pipeline: BoundPipeline, position: int, steps: int) -> EpochPlan:
+    """Return a plan of ``steps`` steps from a position, counted through all epochs."""
+    assert pipeline.order is not None  # noqa: S101 - exact pipelines have one
+    epoch, start = divmod(position, max(pipeline.order.length, 1))
+    end = start + steps * pipeline.split.readers * pipeline.batch_size
     return plan_epoch(
-        built.order.length,
+        pipeline.order.length,
         epoch=epoch,
         start=start,
         end=end,
-        batch_size=built.batch_size,
-        split=built.split,
+        batch_size=pipeline.batch_size,
+        split=pipeline.split,
         tail="carry",
     )
 
 
-def following(built: BoundPipeline, plan: EpochPlan) -> EpochPlan:
-    """The plan after a plan."""
-    steps = built.plan_steps
-    return plan.next_epoch() if steps is None else _steps_plan(built, plan.epoch * plan.count + plan.end, steps)
+def next_plan(pipeline: BoundPipeline, plan: EpochPlan) -> EpochPlan:
+    """Return the plan of the next epoch."""
+    steps = pipeline.plan_steps
+    return plan.next_epoch() if steps is None else _plan_of_steps(pipeline, plan.epoch * plan.count + plan.end, steps)
 
 
-def place_after(built: BoundPipeline, place: Cursor) -> Cursor:
-    """The beginning of the epoch after this one."""
-    if built.line_steps is not None:
-        if not built.laid.is_marked:
-            return place_of_epoch(built, place.epoch + 1)
-        return Cursor(place.epoch + 1, begin=_own_begin(built, place))
-    if place.plan is not None:
-        return Cursor(place.epoch + 1, plan=following(built, place.plan))
-    return place_of_epoch(built, place.epoch + 1)
+def cursor_after(pipeline: BoundPipeline, cursor: Cursor) -> Cursor:
+    """Return the beginning of the epoch after this one."""
+    if pipeline.stream_steps is not None:
+        if not pipeline.layout.is_seekable:
+            return cursor_at_epoch(pipeline, cursor.epoch + 1)
+        return Cursor(cursor.epoch + 1, partitions=_remaining_partitions(pipeline, cursor))
+    if cursor.plan is not None:
+        return Cursor(cursor.epoch + 1, plan=next_plan(pipeline, cursor.plan))
+    return cursor_at_epoch(pipeline, cursor.epoch + 1)
 
 
-def _own_begin(built: BoundPipeline, place: Cursor) -> PartitionCursors:
-    """Where this reader's own share goes on after what was delivered."""
-    begin = place.begin or PartitionCursors.at(place.epoch * built.length)
-    if place.mark is None:
-        return begin
-    return begin_of_one(shares_after(begin, place.mark, built.split))
+def _remaining_partitions(pipeline: BoundPipeline, cursor: Cursor) -> PartitionCursors:
+    """Return where this reader's own partitions continue."""
+    partitions = cursor.partitions or PartitionCursors.at(cursor.epoch * pipeline.length)
+    if cursor.resume_point is None:
+        return partitions
+    return join_own_partitions(partitions_after(partitions, cursor.resume_point, pipeline.split))
 
 
-def restarted(built: BoundPipeline, place: Cursor) -> Cursor:
-    """The beginning of this epoch: where it began for this run, which a carried batch may have moved."""
-    if built.line_steps is not None and built.laid.is_marked:
-        return Cursor(place.epoch, begin=place.begin)  # after a loaded state, where that was
-    if place.plan is None or built.options.steps_per_epoch is not None:
-        return place_of_epoch(built, place.epoch)
-    start = place.plan.epoch_start
+def restart_epoch(pipeline: BoundPipeline, cursor: Cursor) -> Cursor:
+    """Return the beginning of this epoch, which a carried batch may have moved."""
+    if pipeline.stream_steps is not None and pipeline.layout.is_seekable:
+        return Cursor(cursor.epoch, partitions=cursor.partitions)  # after a loaded state, its position
+    if cursor.plan is None or pipeline.options.steps_per_epoch is not None:
+        return cursor_at_epoch(pipeline, cursor.epoch)
+    start = cursor.plan.epoch_start
     plan = plan_epoch(
-        place.plan.count,
-        epoch=place.plan.epoch,
+        cursor.plan.count,
+        epoch=cursor.plan.epoch,
         start=start,
-        batch_size=built.batch_size,
-        split=built.split,
-        tail=built.options.tail,
-        drop_last=built.drop_last,
+        batch_size=pipeline.batch_size,
+        split=pipeline.split,
+        tail=pipeline.options.tail,
+        drop_last=pipeline.drop_last,
     )
-    return Cursor(place.epoch, plan=plan)
+    return Cursor(cursor.epoch, plan=plan)
 
 
-def resumed(before: BoundPipeline, built: BoundPipeline, place: Cursor) -> Cursor | None:
-    """The same place for new work, in this process, also under another batch size; None when its epoch is over."""
-    if not built.laid.is_marked:
-        start = place_of_epoch(built, place.epoch)
-        return replace(start, count=place.count, replayed=start.replayed + place.count)
-    if built.laid.mode == "loose":
-        return Cursor(place.epoch, begin=_own_begin(built, place), count=place.count)
-    state = State.from_dict(place.to_dict(before))
-    if place.count and state.end is not None and state.position >= state.end:
+def rebind_cursor(before: BoundPipeline, pipeline: BoundPipeline, cursor: Cursor) -> Cursor | None:
+    """Return the same position for another pipeline, such as another batch size; None if the epoch is over."""
+    if not pipeline.layout.is_seekable:
+        start = cursor_at_epoch(pipeline, cursor.epoch)
+        if pipeline.skips_groups:
+            return replace(start, count=cursor.count, sampled=cursor.resume_point or cursor.sampled)
+        return replace(start, count=cursor.count, replayed=start.replayed + cursor.count)
+    if pipeline.layout.mode == "loose":
+        return Cursor(cursor.epoch, partitions=_remaining_partitions(pipeline, cursor), count=cursor.count)
+    state = State.from_dict(cursor.to_dict(before))
+    if cursor.count and state.end is not None and state.position >= state.end:
         return None
-    return replace(_exact_place(built, state, place.count), epoch=place.epoch, count=place.count)
+    return replace(_cursor_of_plan(pipeline, state, cursor.count), epoch=cursor.epoch, count=cursor.count)
 
 
-def place_from(built: BoundPipeline, document: Mapping[str, Any]) -> Cursor:
-    """Where a state was taken. Raises LoaderStateError when it is not of this data, order and pipeline."""
+def cursor_from_state(pipeline: BoundPipeline, document: Mapping[str, Any]) -> Cursor:
+    """Return the position of a state. Raises LoaderStateError if it is of other data, order or pipeline."""
     state = State.from_dict(document)
-    state.check_fingerprint(built.settings_at(state.epoch * built.length + state.position))
+    state.check_fingerprint(pipeline.settings_at(state.epoch * pipeline.length + state.position))
     count = state.steps
-    if built.laid.is_marked and built.laid.mode == "exact":
-        return _exact_place(built, state, count)
-    over = built.line_steps is not None and count >= built.line_steps  # taken after an epoch's last element
-    epoch, count = (state.epoch + 1, 0) if over else (state.epoch, count)
-    if built.laid.is_marked:
-        begin = begin_from(state.shares, built.split, built.length)
-        return Cursor(epoch, begin=begin, count=count)
-    place = place_of_epoch(built, epoch)
-    return replace(place, count=count, replayed=place.replayed + count)
+    if pipeline.layout.is_seekable and pipeline.layout.mode == "exact":
+        return _cursor_of_plan(pipeline, state, count)
+    is_over = pipeline.stream_steps is not None and count >= pipeline.stream_steps  # saved after the last element
+    epoch, count = (state.epoch + 1, 0) if is_over else (state.epoch, count)
+    if pipeline.layout.is_seekable:
+        partitions = merge_partitions(state.shares, pipeline.split, pipeline.length)
+        return Cursor(epoch, partitions=partitions, count=count)
+    cursor = cursor_at_epoch(pipeline, epoch)
+    drawn = ResumePoint(state.position, drawn=state.drawn) if state.drawn else None
+    if pipeline.skips_groups:
+        return replace(cursor, count=count, sampled=drawn)
+    return replace(cursor, count=count, replayed=cursor.replayed + count, sampled=drawn)
 
 
-def replaying(built: BoundPipeline, place: Cursor) -> str:
-    """What it costs to go on from a place that was only found by its number."""
+def replay_warning(pipeline: BoundPipeline, cursor: Cursor) -> str:
+    """Return the warning for a position that is only found by replaying."""
     return (
-        f"this pipeline goes on by replaying: {place.replayed:,} elements are made again and passed over, since "
-        f"{built.laid.why_replayed}"
+        f"this pipeline goes on by replaying: {cursor.replayed:,} elements are made again and passed over, since "
+        f"{pipeline.layout.replay_reason}"
     )
 
 
-def _exact_place(built: BoundPipeline, state: State, count: int) -> Cursor:
-    steps = built.plan_steps
+def _cursor_of_plan(pipeline: BoundPipeline, state: State, count: int) -> Cursor:
+    steps = pipeline.plan_steps
     if steps is not None:
-        position = state.epoch * built.length + state.position
-        whole = state.global_batch or built.split.readers * built.batch_size
-        epoch = max(0, position // whole - count) // steps  # of so many steps each, if batches were always as large
+        position = state.epoch * pipeline.length + state.position
+        global_batch = state.global_batch or pipeline.split.readers * pipeline.batch_size
+        epoch = max(0, position // global_batch - count) // steps  # assuming that batches always had this size
         if count >= steps:
-            return Cursor(epoch + 1, plan=_steps_plan(built, position, steps))
-        return Cursor(epoch, plan=_steps_plan(built, position, steps - count), count=count)
+            return Cursor(epoch + 1, plan=_plan_of_steps(pipeline, position, steps))
+        return Cursor(epoch, plan=_plan_of_steps(pipeline, position, steps - count), count=count)
     plan = state.plan(
-        built.length, batch_size=built.batch_size, split=built.split, tail=built.options.tail, drop_last=built.drop_last
+        pipeline.length,
+        batch_size=pipeline.batch_size,
+        split=pipeline.split,
+        tail=pipeline.options.tail,
+        drop_last=pipeline.drop_last,
     )
-    fresh = plan.start == plan.epoch_start
-    return Cursor(plan.epoch, plan=plan, count=0 if fresh else count)
+    is_fresh = plan.start == plan.epoch_start
+    return Cursor(plan.epoch, plan=plan, count=0 if is_fresh else count)
 
 
-# The places of an epoch are dealt to readers in turn: place ``p`` is of share ``p mod n``. Each reader's share has a
-# place before which all is used up. When the number of readers changes, the shares of old are read on from where each
-# was left.
 @dataclass(frozen=True, slots=True)
 class PartitionCursors:
-    """Where to go on, for each of ``len(positions)`` shares."""
+    """Where to continue, for each of ``len(positions)`` partitions."""
 
     positions: tuple[int, ...]
     parts: tuple[int, ...]
@@ -245,64 +262,66 @@ class PartitionCursors:
 
     @classmethod
     def at(cls, position: int) -> PartitionCursors:
-        """The same place for all."""
+        """Return the same position for all partitions."""
         return cls((position,), (0,))
 
-    def is_new(self, places: Int64, length: int) -> npt.NDArray[np.bool_]:
-        """Which places have something left."""
-        share = (places % max(length, 1)) % len(self.positions)
-        return places >= np.asarray(self.positions, np.int64)[share]
+    def is_new(self, positions: IntArray, length: int) -> npt.NDArray[np.bool_]:
+        """Whether each position has elements that were not delivered."""
+        partition = (positions % max(length, 1)) % len(self.positions)
+        return positions >= np.asarray(self.positions, np.int64)[partition]
 
     def is_new_part(self, position: int, part: int, length: int) -> bool:
-        """Whether this part of what came of a sample is still to come."""
-        share = position % max(length, 1) % len(self.positions)
-        return position != self.positions[share] or part >= self.parts[share]
+        """Whether an element of a sample was not delivered."""
+        partition = position % max(length, 1) % len(self.positions)
+        return position != self.positions[partition] or part >= self.parts[partition]
 
 
-def begin_from(shares: Sequence[PartitionState], split: Split, length: int) -> PartitionCursors:
-    """Where one reader goes on, from the shares of all. Raises LoaderStateError when some are missing."""
-    size = math.lcm(*(share.of for share in shares))
-    if size > _MOST:
+def merge_partitions(states: Sequence[PartitionState], split: Split, length: int) -> PartitionCursors:
+    """Return where one reader continues, from the partitions of all. Raises LoaderStateError if some are missing."""
+    size = math.lcm(*(state.of for state in states))
+    if size > _MAX_PARTITIONS:
         raise LoaderStateError("the number of ranks changed too often in one epoch", found=f"{size} shares")
     positions, parts = [-1] * size, [0] * size
-    for share in shares:
-        for index in range(share.index, size, share.of):
-            positions[index], parts[index] = share.position, share.part
+    for state in states:
+        for index in range(state.index, size, state.of):
+            positions[index], parts[index] = state.position, state.part
     if -1 in positions:
         missing = positions.index(-1)
         hint = "gather the state of every rank: State.merge(states)"
         raise LoaderStateError("the state of a rank is missing", expected=f"share {missing} of {size}", hint=hint)
     groups = [
         tuple(key for key in group if key[0] % max(length, 1) % split.readers == split.reader)
-        for share in shares
-        for group in share.pending
+        for state in states
+        for group in state.pending
     ]
     return PartitionCursors(tuple(positions), tuple(parts), tuple(group for group in groups if group))
 
 
-def begin_of_one(shares: Sequence[PartitionState]) -> PartitionCursors:
-    """Where one reader goes on, from its own shares: those of others are not its business."""
-    size = math.lcm(*(share.of for share in shares))
-    last = max((share.position, share.part) for share in shares)
-    places = [last] * size
-    for share in shares:
-        for index in range(share.index, size, share.of):
-            places[index] = share.position, share.part
-    positions, parts = zip(*places, strict=True)
-    return PartitionCursors(positions, parts, tuple(group for share in shares for group in share.pending))
+def join_own_partitions(states: Sequence[PartitionState]) -> PartitionCursors:
+    """Return where one reader continues, from its own partitions only."""
+    size = math.lcm(*(state.of for state in states))
+    last = max((state.position, state.part) for state in states)
+    cursors = [last] * size
+    for state in states:
+        for index in range(state.index, size, state.of):
+            cursors[index] = state.position, state.part
+    positions, parts = zip(*cursors, strict=True)
+    return PartitionCursors(positions, parts, tuple(group for state in states for group in state.pending))
 
 
-def shares_after(begin: PartitionCursors, mark: ElementPosition, split: Split) -> tuple[PartitionState, ...]:
-    """The shares of one reader after it has come to ``mark``."""
-    size, here = math.lcm(len(begin.positions), split.readers), (mark.position, mark.part)
-    mine = range(split.reader, size, split.readers)
-    begun = [(begin.positions[at % len(begin.positions)], begin.parts[at % len(begin.positions)]) for at in mine]
-    if all(place <= here for place in begun):
-        return (PartitionState(split.reader, split.readers, *here, mark.pending),)
-    # Some of it was further already, when another number of ranks shared the line.
-    places = [max(place, here) for place in begun]
-    first, *rest = zip(mine, places, strict=True)
+def partitions_after(
+    partitions: PartitionCursors, resume_point: ResumePoint, split: Split
+) -> tuple[PartitionState, ...]:
+    """Return the state of one reader's partitions when it has reached ``resume_point``."""
+    count, here = len(partitions.positions), (resume_point.position, resume_point.part)
+    size = math.lcm(count, split.readers)
+    own = range(split.reader, size, split.readers)
+    starts = [(partitions.positions[index % count], partitions.parts[index % count]) for index in own]
+    if all(start <= here for start in starts):
+        return (PartitionState(split.reader, split.readers, *here, resume_point.pending),)
+    # Some partitions were further already, when another number of ranks shared the data.
+    first, *rest = [(index, max(start, here)) for index, start in zip(own, starts, strict=True)]
     return (
-        PartitionState(first[0], size, *first[1], mark.pending),
-        *(PartitionState(index, size, *place) for index, place in rest),
+        PartitionState(first[0], size, *first[1], resume_point.pending),
+        *(PartitionState(index, size, *position) for index, position in rest),
     )

@@ -1,9 +1,9 @@
-"""Run a pipeline, one epoch at a time.
+"""`EpochRun` runs a pipeline on threads, epoch after epoch; `RunRegistry` ends the runs of a loader.
 
-On **success** an epoch's elements come in order, and work for the next epoch begins before this one has ended. On
-**failure** the exception comes where its element would have. When the caller **stops** (break, exception, Ctrl-C,
-garbage collection, exit) `close` drops what waits, lets what runs end, and ends threads and processes; see `_workers`
-for each of these.
+On **success** an epoch's elements are returned in order, and tasks of the next epoch begin before this one has ended.
+On **failure** the exception is raised in place of its element. When the caller **stops** (break, exception, Ctrl-C,
+garbage collection, exit) `close` drops tasks that have not begun, lets running ones finish, and ends threads and
+processes; see `_workers` for details.
 """
 
 from __future__ import annotations
@@ -11,322 +11,372 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import warnings
 import weakref
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, cast
 
-from shoal.errors import LoaderError
-from shoal.order import BlockShuffle, Sequential
-from shoal.shard import ReadSchedule
+from shoal.errors import LoaderError, ShoalWarning
+from shoal.order._block_shuffle import BlockShuffle
+from shoal.order._orders import Sequential
+from shoal.shard._shuffle_window import ReadSchedule
+from shoal.shard._stream import ErrorPolicy, error_limit
 
 from ._autotune import Tuner
-from ._cursor import Cursor, PartitionCursors, following
+from ._cursor import Cursor, PartitionCursors, next_plan
 from ._pipeline import BoundPipeline
-from ._sample_stages import Processes, SampleErrors, through
+from ._sample_stages import ProcessPool, SampleErrors, apply_to_element
+from ._sampler_shares import check_drawn
 from ._sources import PrefetchedSource, StreamSource, SupportsMemoryCache, SupportsPrefetch
-from ._stages import Element, EpochEnd, Held, PerSample, TaskResult
+from ._stages import Element, EpochEnd, PendingGroups, PerSample, TaskResult
 from ._stats import Meter
-from ._stream_stages import applied_to_line, holds_back
-from ._tasks import Chunk, ExactHead, LooseHead, SamplerHead, StreamHead, Task, TaskContext
+from ._stream_stages import apply_to_stream, buffers_elements
+from ._tasks import Chunk, NumberedTasks, PerSampleTasks, SamplerTasks, StreamTasks, Task, TaskContext
 from ._workers import PrefetchQueue, Workers
 
-__all__ = ["Run", "Runs"]
+__all__ = ["EpochRun", "RunRegistry"]
 
-Head = ExactHead | LooseHead | SamplerHead | StreamHead
-_BARREN = 1000
-"""Epochs that may go by until a step which holds samples back, packing for one, has enough for an element."""
-_PATIENCE = 5.0
-"""Seconds that a function which was begun has to end when the caller stops; after that it is left to itself."""
-_PATIENCE_AT_EXIT = 2.0
+AnyTasks = NumberedTasks | PerSampleTasks | SamplerTasks | StreamTasks
+_MAX_EMPTY_EPOCHS = 1000
+"""Epochs in a row that a stage which buffers samples, such as packing, may need for an element."""
+_CLOSE_TIMEOUT_S = 5.0
+"""When the caller stops, running functions are waited for this long."""
+_EXIT_TIMEOUT_S = 2.0
 
 
-class Run:
-    """Threads, processes and the line of work, from some place on; give it back with ``close``."""
+class EpochRun:
+    """A pipeline running from some position on: its threads, processes and queues. End it with ``close``."""
 
-    def __init__(self, built: BoundPipeline, head: Head, tools: TaskContext, tuner: Tuner, passed: int) -> None:
-        self.built = built
-        self._laid = built.laid
-        self._head = head
-        self._tools = tools
+    def __init__(
+        self,
+        pipeline: BoundPipeline,
+        tasks: AnyTasks,
+        context: TaskContext,
+        tuner: Tuner,
+        skip: int,
+        drawn: str = "",
+    ) -> None:
+        self.pipeline = pipeline
+        self._layout = pipeline.layout
+        self._tasks = tasks
+        self._context = context
         self._tuner = tuner
-        self._passed = passed
-        """Elements of the first epoch that were delivered by an earlier run."""
+        self._skip = skip
+        """Elements of the first epoch that an earlier run delivered."""
+        self._drawn = drawn
+        """Checksum of what a sampler had drawn for the last of them."""
         self.workers = Workers()
-        self.foreseen = _foreseen(built, head)
-        """What fetches far samples ahead."""
-        self._units = cast("Generator[Task | Chunk | EpochEnd, None, None]", head.units())
-        self._line: PrefetchQueue[Task | Chunk | EpochEnd, TaskResult | EpochEnd] = PrefetchQueue(
-            self._units,
-            self._worked,
+        self.prefetched = _prefetch(pipeline, tasks)
+        """Remote samples that are being prefetched, if any."""
+        self._iterator = cast("Generator[Task | Chunk | EpochEnd, None, None]", tasks.tasks())
+        self._queue: PrefetchQueue[Task | Chunk | EpochEnd, TaskResult | EpochEnd] = PrefetchQueue(
+            self._iterator,
+            self._work,
             self.workers,
             self._depth,
-            built.spec.timeout,
+            pipeline.spec.timeout,
             budget=self._budget,
             size_of=lambda made: made.size if isinstance(made, TaskResult) else 0,
-            is_patient=isinstance(head, StreamHead),
+            is_lazy=isinstance(tasks, StreamTasks),
         )
+        self._skipped = 0
+        """Samples that were skipped in what was delivered since `report_skipped`."""
         self._first = True
         self.is_at_end = False
-        """Whether the line stands where an epoch ended, not somewhere before: a step may leave the rest of one."""
-        self._endless: Iterator[Element] | None = None
-        self._barren = 0
-        """Epochs of the data that have gone by without an element."""
+        """Whether all of an epoch was taken from the queue: a stage may leave the rest of one."""
+        self._stream: Iterator[Element] | None = None
+        """With ``steps_per_epoch``, the elements of all epochs."""
+        self._empty_epochs = 0
+        """Epochs of the data since the last element."""
 
     @property
-    def processes(self) -> Processes:
-        """Those that map samples."""
-        return self._tools.processes
+    def processes(self) -> ProcessPool:
+        """The processes that map samples."""
+        return self._context.processes
 
     @property
     def is_usable(self) -> bool:
-        """Whether it can go on: not after ``close``, and not in a forked child."""
+        """Whether it can continue: not after ``close``, and not in a forked child."""
         return self.workers.is_usable
 
     @property
     def ready(self) -> int:
-        """Units of work that are done and not yet asked for."""
-        return self._line.ready
+        """Results that are ready and not yet requested."""
+        return self._queue.ready
 
     @property
     def _budget(self) -> int:
-        """Bytes for each line of work: there is one more for each run of steps after a batch."""
-        rest = [isinstance(step, PerSample) for step in self._laid.rest]
-        lines = 1 + sum(here and not before for before, here in itertools.pairwise([False, *rest]))
-        return max(1, self._laid.options.memory_budget // lines)
+        """Bytes for each queue: there is one more for each sequence of per-element stages in ``rest``."""
+        rest = [isinstance(stage, PerSample) for stage in self._layout.rest]
+        queues = 1 + sum(current and not before for before, current in itertools.pairwise([False, *rest]))
+        return max(1, self._layout.options.memory_budget // queues)
 
     def _depth(self) -> int:
-        """How many units may be under way: what prefetch says."""
-        most = self._laid.options.max_in_flight
-        return self._tuner.prefetch if most is None else min(self._tuner.prefetch, most)
+        """How many tasks may be in progress or ready."""
+        limit = self._layout.options.max_in_flight
+        return self._tuner.prefetch if limit is None else min(self._tuner.prefetch, limit)
 
-    def _worked(self, unit: Task | Chunk | EpochEnd) -> TaskResult | EpochEnd:
-        self._tools.errors.taken()
-        made = cast("Callable[[Any], list[Element] | EpochEnd]", self._head.work)(unit)
-        return made if isinstance(made, EpochEnd) else TaskResult(made, self._tools.errors.taken())
+    def _work(self, task: Task | Chunk | EpochEnd) -> TaskResult | EpochEnd:
+        self._context.errors.take_count()
+        made = cast("Callable[[Any], list[Element] | EpochEnd]", self._tasks.work)(task)
+        return made if isinstance(made, EpochEnd) else TaskResult(made, self._context.errors.take_count())
+
+    def report_skipped(self) -> None:
+        """Warn of the samples that were skipped since the last call: nothing is skipped silently."""
+        count, self._skipped = self._skipped, 0
+        if count:
+            samples = f"{count} sample{'s' if count > 1 else ''}"
+            warnings.warn(f"skipped {samples}; the first: {self._context.errors.first}", ShoalWarning, stacklevel=4)
+
+    def _count_skipped(self, count: int) -> None:
+        self._context.meter.count("skipped", count)
+        self._skipped += count
 
     def tune(self) -> None:
-        """Have as many threads as the tuner wants now."""
+        """Change the number of threads to the tuner's."""
         if self.is_usable and self.workers.count != self._tuner.workers:
             self.workers.resize(self._tuner.workers)
 
     def epoch(self, number: int, done: int = 0) -> Iterator[Element]:
-        """The elements of the epoch that comes next, after ``done`` of them. ``number`` fixes what is random in it.
+        """Return the elements of the next epoch, after the first ``done``. ``number`` determines random numbers.
 
-        With ``steps_per_epoch`` on a line of unknown length, one line goes on through all epochs.
+        With ``steps_per_epoch`` and elements of unknown number, one stream goes on through all epochs.
         """
         self.tune()
-        passed, self._passed = self._passed, 0
-        steps = self.built.line_steps
+        skip, self._skip = self._skip, 0
+        steps = self.pipeline.stream_steps
         if steps is None:
-            return itertools.islice(self._one_epoch(number), passed, None)
-        if self._endless is None:
-            self._endless = itertools.islice(self._one_epoch(0), passed, None)
-        return self._noted(itertools.islice(self._endless, max(0, steps - done)))
+            return self._after(self._one_epoch(number), skip)
+        if self._stream is None:
+            self._stream = self._after(self._one_epoch(0), skip)
+        return self._count_elements(itertools.islice(self._stream, max(0, steps - done)))
 
-    def _noted(self, elements: Iterator[Element]) -> Iterator[Element]:
+    def _after(self, elements: Iterator[Element], skip: int) -> Iterator[Element]:
+        """Return the elements after the first ``skip``, which are made again."""
+        last = None
+        for element in itertools.islice(elements, skip):
+            last = element
+        if last is not None:
+            check_drawn(last.resume_point.drawn, self._drawn)
+        yield from elements
+
+    def _count_elements(self, elements: Iterator[Element]) -> Iterator[Element]:
         for element in elements:
-            self._barren = 0
+            self._empty_epochs = 0
             yield element
 
     def _one_epoch(self, number: int) -> Iterator[Element]:
-        held: Held = self._head.held() if self._first and isinstance(self._head, LooseHead) else []
+        pending: PendingGroups = (
+            self._tasks.read_pending() if self._first and isinstance(self._tasks, PerSampleTasks) else []
+        )
         self._first = False
         elements: Iterator[Element] = self._until_end()
-        steps = list(self._laid.rest)
-        while steps:
-            maps = list(itertools.takewhile(lambda step: isinstance(step, PerSample), steps))
+        stages = list(self._layout.rest)
+        while stages:
+            maps = list(itertools.takewhile(lambda stage: isinstance(stage, PerSample), stages))
             if maps:
-                elements = self._mapped(elements, cast("list[PerSample]", maps), number, len(steps))
-                del steps[: len(maps)]
+                elements = self._map_elements(elements, cast("list[PerSample]", maps), number, len(stages))
+                del stages[: len(maps)]
                 continue
-            step = steps.pop(0)
-            known = self._laid.is_marked
-            elements = applied_to_line(step, elements, number, held if holds_back(step) else [], known)
+            stage = stages.pop(0)
+            buffered = pending if buffers_elements(stage) else []
+            elements = apply_to_stream(stage, elements, number, buffered, self._layout.is_seekable)
         return elements
 
     def _until_end(self) -> Iterator[Element]:
-        endless, empty = self.built.line_steps is not None, 0
+        endless, empty = self.pipeline.stream_steps is not None, 0
         self.is_at_end = endless
-        for made in self._line:
+        for made in self._queue:
             if isinstance(made, TaskResult):
-                self._tools.meter.count("skipped", made.skipped)
+                self._count_skipped(made.skipped)
                 empty = 0 if made.elements else empty
                 yield from made.elements
             elif not endless:
                 self.is_at_end = True
                 return
-            elif empty > 1 or self._barren > _BARREN:  # the first may have begun in its middle
+            elif empty > 1 or self._empty_epochs > _MAX_EMPTY_EPOCHS:  # the first may have begun in the middle
                 hint = "is there data, and does a filter leave any of it?"
                 raise LoaderError("a whole epoch gave nothing, and steps_per_epoch asks for more", hint=hint)
             else:
-                empty, self._barren = empty + 1, self._barren + 1
+                empty, self._empty_epochs = empty + 1, self._empty_epochs + 1
 
-    def _mapped(self, elements: Iterator[Element], steps: list[PerSample], epoch: int, at: int) -> Iterator[Element]:
-        """Elements changed on the worker threads, in order. ``at`` tells these steps from others of the pipeline."""
-        seeds = _seeds(self.built, self._tools.seed, epoch, at)
+    def _map_elements(
+        self, elements: Iterator[Element], stages: list[PerSample], epoch: int, at: int
+    ) -> Iterator[Element]:
+        """Apply stages to elements on the worker threads, in order. ``at`` identifies the stages in the pipeline."""
+        seeds = _seeds(self.pipeline, self._context.seed, epoch, at)
 
-        def work(unit: tuple[int, Element]) -> TaskResult:
-            number, element = unit
-            self._tools.errors.taken()
-            with self._tools.meter.timed("map"):
-                errors, processes = self._tools.errors, self._tools.processes
-                made = through(element, steps, seeds(number, element), epoch, errors, processes)
-            return TaskResult(made, self._tools.errors.taken())
+        def work(task: tuple[int, Element]) -> TaskResult:
+            number, element = task
+            self._context.errors.take_count()
+            with self._context.meter.timed("map"):
+                errors, processes = self._context.errors, self._context.processes
+                made = apply_to_element(element, stages, seeds(number, element), epoch, errors, processes)
+            return TaskResult(made, self._context.errors.take_count())
 
-        line: PrefetchQueue[tuple[int, Element], TaskResult] = PrefetchQueue(
+        queue: PrefetchQueue[tuple[int, Element], TaskResult] = PrefetchQueue(
             enumerate(elements),
             work,
             self.workers,
             self._depth,
-            self.built.spec.timeout,
+            self.pipeline.spec.timeout,
             budget=self._budget,
             size_of=lambda made: made.size,
-            is_patient=True,  # the line before this one is asked in the caller's thread
+            is_lazy=True,  # the stages before run in the caller's thread
         )
-        for made in line:
-            self._tools.meter.count("skipped", made.skipped)
+        for made in queue:
+            self._count_skipped(made.skipped)
             yield from made.elements
 
-    def close(self, patience: float | None = None) -> None:
-        """Stop, and wait until nothing of it runs any more, or for about ``patience`` seconds."""
-        close(self.workers, self.processes, patience, self.foreseen)
-        with contextlib.suppress(ValueError):  # it runs, in another thread than the collector's
-            self._units.close()
-        if isinstance(self._laid.source, StreamSource) and self._laid.source.close is not None:
-            self._laid.source.close()
+    def close(self, timeout_s: float | None = None) -> None:
+        """Stop, and wait until nothing runs any more, or for about ``timeout_s`` seconds."""
+        close(self.workers, self.processes, timeout_s, self.prefetched)
+        with contextlib.suppress(ValueError):  # it is running, in another thread than the garbage collector's
+            self._iterator.close()
+        if isinstance(self._layout.source, StreamSource) and self._layout.source.close is not None:
+            self._layout.source.close()
 
 
 def close(
-    workers: Workers, processes: Processes, patience: float | None, foreseen: PrefetchedSource | None = None
+    workers: Workers, processes: ProcessPool, timeout_s: float | None, prefetched: PrefetchedSource | None = None
 ) -> None:
-    """End the threads and the processes of a run, and what it fetches ahead."""
-    if foreseen is not None:
-        foreseen.close()
-    workers.close(patience)
-    processes.close(patience)
+    """End the threads and processes of a run, and prefetching."""
+    if prefetched is not None:
+        prefetched.close()
+    workers.close(timeout_s)
+    processes.close(timeout_s)
 
 
-def _seeds(built: BoundPipeline, seed: int, epoch: int, at: int) -> Callable[[int, Element], tuple[int, ...]]:
-    """What an element's random numbers come from: its mark where runs begin anywhere, else its number in the epoch."""
-    reader = built.split.reader
-    if not built.laid.is_marked:
+def _seeds(pipeline: BoundPipeline, seed: int, epoch: int, at: int) -> Callable[[int, Element], tuple[int, ...]]:
+    """Return the seeds of an element: from its resume point if runs may begin anywhere, else from its number."""
+    reader = pipeline.split.reader
+    if not pipeline.layout.is_seekable:
         return lambda number, _: (seed, epoch, number, at, reader)
 
-    def of_mark(number: int, element: Element) -> tuple[int, ...]:
+    def of_resume_point(number: int, element: Element) -> tuple[int, ...]:
         del number
-        mark = element.mark
-        return (seed, 0, mark.position, mark.part, sum(map(len, mark.pending)), at, reader)
+        resume_point = element.resume_point
+        return (seed, 0, resume_point.position, resume_point.part, sum(map(len, resume_point.pending)), at, reader)
 
-    return of_mark
-
-
-def start_run(built: BoundPipeline, place: Cursor, meter: Meter, tuner: Tuner) -> Run:
-    """Work from a place on."""
-    options, laid = built.options, built.laid
-    if isinstance(laid.source, SupportsMemoryCache) and built.keeps_data:
-        laid.source.hold(options.memory_budget // 2)
-    count = 0 if isinstance(laid.source, StreamSource) else len(laid.source)
-    budget = options.error_budget if options.error_budget is not None else max(1, count // 100)
-    errors = SampleErrors(options.on_error == "skip", budget)
-    asked = options.num_workers
-    tools = TaskContext(laid, meter, errors, Processes(None if asked == "auto" else asked), options.seed)
-    passed = 0 if built.skips_groups else place.replayed
-    return Run(built, _head(built, place, tools), tools, tuner, passed)
+    return of_resume_point
 
 
-def _foreseen(built: BoundPipeline, head: Head) -> PrefetchedSource | None:
-    """Have the data fetched ahead where it is far and its order is known."""
-    source, order = built.laid.source, built.order
+def start_epoch_run(pipeline: BoundPipeline, cursor: Cursor, meter: Meter, tuner: Tuner) -> EpochRun:
+    """Start a run at a position."""
+    options, layout = pipeline.options, pipeline.layout
+    if isinstance(layout.source, SupportsMemoryCache) and pipeline.keeps_data:
+        layout.source.hold(options.memory_budget // 2)
+    count = None if isinstance(layout.source, StreamSource) else len(layout.source)
+    policy = ErrorPolicy(options.on_error or "raise", options.error_budget, options.quarantine)
+    errors = SampleErrors(policy, error_limit(policy.budget, count) if policy.goes_on else 0)
+    processes = ProcessPool(None if options.num_workers == "auto" else options.num_workers)
+    context = TaskContext(layout, meter, errors, processes, options.seed)
+    drawn = cursor.sampled.drawn if cursor.sampled is not None and cursor.replayed else ""
+    return EpochRun(pipeline, _make_tasks(pipeline, cursor, context), context, tuner, cursor.replayed, drawn)
+
+
+def _prefetch(pipeline: BoundPipeline, tasks: AnyTasks) -> PrefetchedSource | None:
+    """Start prefetching, if the data is remote and its order is known."""
+    source, order = pipeline.layout.source, pipeline.order
     if isinstance(source, StreamSource) or not isinstance(source, SupportsPrefetch):
         return None
-    if not isinstance(head, (ExactHead, LooseHead)):  # nobody knows what a sampler will say
+    if not isinstance(tasks, (NumberedTasks, PerSampleTasks)):  # a sampler's order is not known beforehand
         return None
     block, spread = None, 0
     if isinstance(order, BlockShuffle):
         block = order.block_samples
-        spread = order.window * block * order.lane_count // built.split.readers
-    elif not isinstance(order, Sequential):  # any sample may come next: what fits is kept
-        spread = built.length
-    told = ReadSchedule(head.coming(), len(source), block, spread, built.options.memory_budget // 2)
-    return source.foresee_order(told)
+        spread = order.window * block * order.lane_count // pipeline.split.readers
+    elif not isinstance(order, Sequential):  # any sample may be next
+        spread = pipeline.length
+    schedule = ReadSchedule(tasks.iter_samples(), len(source), block, spread, pipeline.options.memory_budget // 2)
+    return source.foresee_order(schedule)
 
 
-def _head(built: BoundPipeline, place: Cursor, tools: TaskContext) -> Head:
-    laid = built.laid
-    # A line that is cut into epochs of so many elements is passed over from its very beginning, where it must be.
-    first = place.epoch if built.line_steps is None else 0
-    if isinstance(laid.source, StreamSource):
-        return StreamHead(tools, laid.source, built.split, built.chunk, first)
-    if built.order is None:
-        return SamplerHead(tools, laid.source, built.groups, first, place.replayed if built.skips_groups else 0)
-    if place.plan is not None:
-        return ExactHead(tools, laid.source, built.order, place.plan, lambda plan: following(built, plan), built.chunk)
-    begin = place.begin or PartitionCursors.at(0)
-    # Not by the places alone: where all are used up, what a step holds back still belongs to the epoch before.
-    endless = built.line_steps is not None
-    epoch = min(begin.positions) // max(built.order.length, 1) if endless else place.epoch
-    return LooseHead(tools, laid.source, built.order, built.split, begin, epoch, built.chunk)
+def _make_tasks(pipeline: BoundPipeline, cursor: Cursor, context: TaskContext) -> AnyTasks:
+    layout = pipeline.layout
+    # A stream that is cut into epochs of ``steps_per_epoch`` elements is replayed from its beginning.
+    first = cursor.epoch if pipeline.stream_steps is None else 0
+    if isinstance(layout.source, StreamSource):
+        return StreamTasks(context, layout.source, pipeline.split, pipeline.chunk, first)
+    if pipeline.order is None:
+        return SamplerTasks(
+            context,
+            layout.source,
+            pipeline.shares,
+            first,
+            cursor.sampled if pipeline.skips_groups else None,
+            pipeline.split.readers > 1 and pipeline.options.tail != "uneven",
+        )
+    if cursor.plan is not None:
+        return NumberedTasks(
+            context, layout.source, pipeline.order, cursor.plan, lambda plan: next_plan(pipeline, plan), pipeline.chunk
+        )
+    partitions = cursor.partitions or PartitionCursors.at(0)
+    # The epoch does not follow from positions alone: if all were read, buffered samples are still of the epoch before.
+    endless = pipeline.stream_steps is not None
+    epoch = min(partitions.positions) // max(pipeline.order.length, 1) if endless else cursor.epoch
+    return PerSampleTasks(context, layout.source, pipeline.order, pipeline.split, partitions, epoch, pipeline.chunk)
 
 
-class Runs:
-    """Work that is under way for ``owner``; all of it ends when the owner, or the interpreter, does."""
+class RunRegistry:
+    """The runs of ``owner``; all of them end when the owner, or the interpreter, does."""
 
     def __init__(self, owner: object, meter: Meter, tuner: Tuner) -> None:
         self._owner = weakref.ref(owner)
         self._meter = meter
         self._tuner = tuner
-        self._live: dict[Run, weakref.finalize[..., Any]] = {}
-        self._idle: tuple[Run, Cursor] | None = None
-        """Work that stands at the beginning of an epoch which nobody has begun yet."""
+        self._live: dict[EpochRun, weakref.finalize[..., Any]] = {}
+        self._idle: tuple[EpochRun, Cursor] | None = None
+        """A run at the beginning of an epoch that was not started yet, and its position."""
         self._process = os.getpid()
 
     @property
     def ready(self) -> int:
-        """Units of work that are done and not yet asked for."""
+        """Results that are ready and not yet requested."""
         return sum(run.ready for run in self._live)
 
-    def at(self, built: BoundPipeline, place: Cursor) -> Run:
-        """Work that stands at this place: the one that goes on from the last epoch, or a new one."""
+    def at(self, pipeline: BoundPipeline, cursor: Cursor) -> EpochRun:
+        """Return a run at a position: the one that was kept after the last epoch, or a new one."""
         idle, self._idle = self._idle, None
         if idle is not None:
-            run, stands = idle
-            if run.is_usable and run.built is built and stands.is_at(place):
+            run, start = idle
+            if run.is_usable and run.pipeline is pipeline and start.is_at(cursor):
                 return run
             self.end(run)
-        return self.start(built, place)
+        return self.start(pipeline, cursor)
 
-    def start(self, built: BoundPipeline, place: Cursor) -> Run:
-        """New work from a place on."""
+    def start(self, pipeline: BoundPipeline, cursor: Cursor) -> EpochRun:
+        """Start a new run at a position."""
         self.check_process()
-        run = start_run(built, place, self._meter, self._tuner)
+        run = start_epoch_run(pipeline, cursor, self._meter, self._tuner)
         owner = self._owner()
-        # Not the run: it knows the functions of the pipeline, and one of them may know the owner.
-        self._live[run] = weakref.finalize(owner, close, run.workers, run.processes, _PATIENCE_AT_EXIT, run.foreseen)
+        # Not the run: it refers to the functions of the pipeline, and one of them may refer to the owner.
+        self._live[run] = weakref.finalize(owner, close, run.workers, run.processes, _EXIT_TIMEOUT_S, run.prefetched)
         return run
 
-    def keep(self, run: Run, place: Cursor) -> None:
-        """Keep work that stands where an epoch begins, if it does; else end it."""
+    def keep(self, run: EpochRun, cursor: Cursor) -> None:
+        """Keep a run that has reached the end of an epoch, for the next one; end any other."""
         if self._idle is None and run.is_at_end and run.is_usable:
-            self._idle = run, place
+            self._idle = run, cursor
         else:
             self.end(run)
 
-    def end(self, run: Run, patience: float = _PATIENCE) -> None:
-        """End work, and what it began."""
+    def end(self, run: EpochRun, timeout_s: float = _CLOSE_TIMEOUT_S) -> None:
+        """End a run."""
         finalizer = self._live.pop(run, None)
         if finalizer is not None:
             finalizer.detach()
-        run.close(patience)
+        run.close(timeout_s)
 
     def close(self) -> None:
-        """End all."""
+        """End all runs."""
         self.check_process()
         self._idle = None
         for run in list(self._live):
             self.end(run)
 
     def check_process(self) -> None:
-        """After a fork nothing of the parent's is of use here: not its threads, nor what they held."""
+        """Forget all runs after a fork: threads of the parent do not exist here, and their locks are never released."""
         if self._process == os.getpid():
             return
         self._process = os.getpid()

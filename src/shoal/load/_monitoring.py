@@ -1,4 +1,4 @@
-"""Metrics for Prometheus and OpenTelemetry, and a progress bar."""
+"""Listeners that report statistics to Prometheus and OpenTelemetry, and a progress bar."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ._stats import LoaderStats
 __all__ = ["Listener", "opentelemetry_listener", "prometheus_listener", "with_progress"]
 
 Listener = Callable[[LoaderStats], None]
-"""What ``loader.on_batch`` takes."""
+"""A function for ``loader.on_batch``."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Metric:
-    """One number of the statistics. What is counted only grows; what is measured goes up and down."""
+    """One number of the statistics. A counted one only grows, a measured one goes up and down."""
 
     name: str
     kind: Literal["counted", "measured"]
@@ -59,15 +59,15 @@ _METRICS = (
 
 
 def prometheus_listener(registry: Any = None, prefix: str = "shoal_loader") -> Listener:
-    """A listener for ``loader.on_batch`` that gives the loader's statistics to a Prometheus ``registry``.
+    """Return a listener for ``loader.on_batch`` that reports the loader's statistics to a Prometheus ``registry``.
 
-    Without one, to ``prometheus_client``'s own. Names begin with ``prefix``; each loader needs its own.
+    The default registry is that of ``prometheus_client``. Names begin with ``prefix``; each loader needs its own.
 
     Raises:
         MissingExtraError: prometheus_client is not installed.
         OptionError: the registry has metrics of these names.
 
-    Example:
+    Examples:
         >>> from prometheus_client import CollectorRegistry, generate_latest
         >>> from shoal.load import DataLoader
         >>> registry = CollectorRegistry()
@@ -89,15 +89,15 @@ def prometheus_listener(registry: Any = None, prefix: str = "shoal_loader") -> L
 
 
 def opentelemetry_listener(meter: Any = None, prefix: str = "shoal.loader") -> Listener:
-    """A listener for ``loader.on_batch`` that gives the loader's statistics to an OpenTelemetry ``meter``.
+    """Return a listener for ``loader.on_batch`` that reports the loader's statistics to an OpenTelemetry ``meter``.
 
-    Without one, to the meter ``shoal`` of the global provider. Instruments are asked when metrics are exported, so a
-    batch costs next to nothing.
+    The default meter is ``shoal`` of the global provider. Values are read when metrics are exported, so the cost per
+    batch is negligible.
 
     Raises:
         MissingExtraError: opentelemetry-api is not installed.
 
-    Example:
+    Examples:
         >>> from shoal.load import DataLoader
         >>> loader = DataLoader(range(100), batch_size=10)
         >>> loader.on_batch(opentelemetry_listener())
@@ -105,17 +105,17 @@ def opentelemetry_listener(meter: Any = None, prefix: str = "shoal.loader") -> L
         10
     """
     metrics = _require("opentelemetry.metrics")
-    chosen = metrics.get_meter("shoal") if meter is None else meter
+    meter = metrics.get_meter("shoal") if meter is None else meter
     newest = _Newest()
     for metric in _METRICS:
-        make = chosen.create_observable_counter if metric.kind == "counted" else chosen.create_observable_gauge
+        make = meter.create_observable_counter if metric.kind == "counted" else meter.create_observable_gauge
         observe = _observer(newest, metric, metrics.Observation)
         make(f"{prefix}.{metric.name}", callbacks=[observe], unit=metric.unit, description=metric.text)
     return newest
 
 
 class _Newest:
-    """Keeps what the loader said last."""
+    """Keeps the newest statistics."""
 
     def __init__(self) -> None:
         self._stats: LoaderStats | None = None
@@ -124,12 +124,12 @@ class _Newest:
         self._stats = stats
 
     def value(self, metric: _Metric) -> float | None:
-        """One number of it; None before the first batch, and where it is not known."""
+        """Return the value of a metric; None before the first batch, and if unknown."""
         return None if self._stats is None else metric.value(self._stats)
 
 
 class _Collector:
-    """What a Prometheus registry asks when somebody scrapes."""
+    """Collector for a Prometheus registry, read on every scrape."""
 
     def __init__(self, newest: _Newest, prefix: str) -> None:
         self._newest = newest
@@ -137,11 +137,11 @@ class _Collector:
         self._families = _require("prometheus_client.core")
 
     def describe(self) -> Iterator[Any]:
-        """The names, before there are values."""
+        """Return the metrics without values."""
         return (self._family(metric, None) for metric in _METRICS)
 
     def collect(self) -> Iterator[Any]:
-        """The newest values."""
+        """Return the metrics with their newest values."""
         values = ((metric, self._newest.value(metric)) for metric in _METRICS)
         return (self._family(metric, value) for metric, value in values if value is not None)
 
@@ -170,12 +170,12 @@ def _require(module: str) -> Any:
 
 
 def with_progress(loader: DataLoader, description: str | None = None, *, file: TextIO | None = None) -> Iterator[Any]:
-    """The batches of one iteration of the loader, with a bar: batches, samples a second, what it is bound by.
+    """Iterate over the loader with a progress bar: batches, samples per second, bottleneck.
 
-    The bar is on stderr, or in ``file``, and only where that is a terminal. It has an end where the loader has a
-    length, and begins where a loaded state says.
+    The bar is written to stderr, or to ``file``, if that is a terminal. It has an end if the loader has a length, and
+    starts at the position of a loaded state.
 
-    Example:
+    Examples:
         >>> loader = DataLoader(range(100), batch_size=10)
         >>> sum(len(batch) for batch in with_progress(loader, "training"))
         100
@@ -188,7 +188,7 @@ def with_progress(loader: DataLoader, description: str | None = None, *, file: T
         task = bar.add_task(description or "batches", total=_total(loader), rate="")
         for number, batch in enumerate(loader):
             stats = loader.stats()
-            if number == 0:  # of this epoch, some may have come before the state was saved
+            if number == 0:  # some batches of this epoch may be from before the state was saved
                 bar.update(task, completed=loader.state_dict()["steps"] - 1)
             bar.update(task, advance=1, rate=f"{stats.rate:,.0f} samples/s, {stats.bound_by}")
             yield batch
@@ -198,8 +198,8 @@ def _bar(stream: TextIO) -> Any:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    words, rate = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[rate]}", markup=False)
-    columns = (words, BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn())
+    description, rate = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[rate]}", markup=False)
+    columns = (description, BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn())
     return Progress(*columns, console=Console(file=stream))
 
 

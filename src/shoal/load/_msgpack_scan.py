@@ -1,8 +1,8 @@
-"""Where the fields lie in many payloads at once: MessagePack walked with NumPy, all samples a step at a time.
+"""Find the fields of many MessagePack payloads at once with NumPy, one field of all payloads at a time.
 
-Payloads of one class have the same keys in the same order; what differs is how long texts and byte strings are. So one
-payload says what to expect, and each step checks a key in all of them and moves all past its value. Where the value's
-first bytes are the same in all of them too, as an array's header mostly is, one comparison does for key and header.
+Payloads of one class have the same keys in the same order; only the lengths of strings and bytes differ. So one payload
+serves as a template. For each of its fields the key is compared in all payloads, and all positions move past the value.
+Where the value's first bytes are the same too, as an array's header mostly is, one comparison covers key and header.
 """
 
 from __future__ import annotations
@@ -13,13 +13,23 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from shoal.codec import Buffer
+from shoal._typing import IntArray
+from shoal.codec._codec import Buffer
 from shoal.errors import DecodeError
-from shoal.sample import ArraySpan, Span, array_span, field_spans
+from shoal.sample._payload_layout import ArraySpan, Span, array_span, field_spans
 
-__all__ = ["Step", "Walk", "Walked", "all_equal", "copy_rows", "gather", "join_walked", "steps_of", "walk"]
+__all__ = [
+    "FieldLocations",
+    "PayloadScan",
+    "TemplateField",
+    "all_equal",
+    "copy_rows",
+    "gather",
+    "join_locations",
+    "read_template",
+    "scan_fields",
+]
 
-Int64 = npt.NDArray[np.int64]
 
 # For each first byte of a MessagePack value: how many bytes its header takes, how many of them are a length, and how
 # many bytes follow whatever the length. Arrays, maps and extensions are not walked: 0 in the first table.
@@ -45,70 +55,70 @@ for _code, _size in (
 ):
     _HEADER[_code], _FIXED[_code] = 1, _size
 
-_LARGE = 4096
+_MIN_ROW_COPY_BYTES = 4096
 _NOTHING_ELIDED: Mapping[str, int] = {}
 
 
-class Step(NamedTuple):
-    """One field of the payload that the others are compared with."""
+class TemplateField(NamedTuple):
+    """One field of the payload that others are compared with."""
 
     name: str
     key: bytes
-    """The key as it stands in the payload; before the first one, the map's header too."""
+    """The key as stored; for the first field, preceded by the map's header."""
     kind: str
     header: bytes
     """The value's own header, with its length."""
     head: bytes
-    """What stands where the content starts: an array's header; nothing where the field is no array."""
+    """The first bytes of the content: an array's header; empty if the field is no array."""
     array: ArraySpan | None
     size: int
-    """Of the content."""
+    """Bytes of the content."""
     repeats: bool
-    """Whether its header is likely to be the same in all payloads."""
+    """Whether the header is likely to be the same in all payloads."""
 
 
-class Walked(NamedTuple):
-    """One field in many payloads: where its content starts, how long it is, and its MessagePack code."""
+class FieldLocations(NamedTuple):
+    """Where one field is in many payloads: start and size of its content, and its MessagePack code."""
 
-    starts: Int64
-    sizes: Int64
+    starts: IntArray
+    sizes: IntArray
     codes: npt.NDArray[np.uint8]
     head: bytes = b""
-    """What is known to stand where every content starts, all of them being of one size."""
+    """The first bytes of all contents, if they are known to be equal; all contents then have one size."""
 
 
-def gather(data: Buffer, starts: Int64, size: int) -> npt.NDArray[np.void]:
-    """``size`` bytes from each start, one item each: a memory copy a sample, and nothing else."""
+def gather(data: Buffer, starts: IntArray, size: int) -> npt.NDArray[np.void]:
+    """Return ``size`` bytes from each start, one item each, with one memory copy per sample."""
     windows = np.ndarray((max(len(data) - size + 1, 0),), np.dtype((np.void, size)), data, 0, (1,))
     return windows[starts]
 
 
-def copy_rows(data: Buffer, starts: Int64, out: npt.NDArray[np.uint8]) -> None:
-    """Fill each row of ``out`` with the bytes from its start on."""
+def copy_rows(data: Buffer, starts: IntArray, out: npt.NDArray[np.uint8]) -> None:
+    """Fill each row of ``out`` with the bytes from its start."""
     size = out.shape[1]
-    if size < _LARGE:
+    if size < _MIN_ROW_COPY_BYTES:
         out[:] = gather(data, starts, size).view(np.uint8).reshape(out.shape)
         return
     view = np.frombuffer(data, np.uint8)
-    for row, start in zip(out, starts.tolist(), strict=True):  # one copy a row; a gather would copy twice
+    for row, start in zip(out, starts.tolist(), strict=True):  # one copy per row; `gather` would copy twice
         row[:] = view[start : start + size]
 
 
-def all_equal(data: Buffer, at: Int64, expected: bytes) -> bool:
-    """Whether ``expected`` stands at each of these places."""
+def all_equal(data: Buffer, at: IntArray, expected: bytes) -> bool:
+    """Whether the bytes at each of these offsets are ``expected``."""
     return gather(data, at, len(expected)).tobytes() == expected * len(at)
 
 
-def steps_of(payload: Buffer) -> tuple[Step, ...]:
-    """What a payload holds, field by field. Raises DecodeError when it is not a map."""
-    at, steps = 0, []
+def read_template(payload: Buffer) -> tuple[TemplateField, ...]:
+    """Return the fields of a payload. Raises DecodeError if it is not a map."""
+    at, fields = 0, []
     for name, span in field_spans(payload).items():
         key, header = bytes(payload[at : span.start]), bytes(payload[span.start : span.content])
         size = span.stop - span.content
         repeats = span.kind == "bytes" or (span.kind, size) == ("float", 8)
-        steps.append(Step(name, key, span.kind, header, *_array_in(payload, span), size, repeats))
+        fields.append(TemplateField(name, key, span.kind, header, *_array_in(payload, span), size, repeats))
         at = span.stop
-    return tuple(steps)
+    return tuple(fields)
 
 
 def _array_in(payload: Buffer, span: Span) -> tuple[bytes, ArraySpan | None]:
@@ -119,94 +129,97 @@ def _array_in(payload: Buffer, span: Span) -> tuple[bytes, ArraySpan | None]:
     return bytes(payload[span.content : array.offset]), array
 
 
-class Walk:
-    """Where the fields of many payloads lie, found as they are asked for, each past the ones before it.
+class PayloadScan:
+    """Locations of the fields of many payloads, found when they are first needed, in order. Thread-safe.
 
-    ``elided`` says for some fields how many of their bytes were put elsewhere, the last ones: the next key stands
-    where they would have begun.
+    ``elided`` has, for some fields, how many of their last bytes are stored elsewhere: the next key follows directly.
     """
 
     def __init__(
         self,
         data: Buffer,
-        starts: Int64,
-        sizes: Int64,
-        steps: Sequence[Step],
+        starts: IntArray,
+        sizes: IntArray,
+        template: Sequence[TemplateField],
         elided: Mapping[str, int] = _NOTHING_ELIDED,
     ) -> None:
         self._data = data
         self._view = np.frombuffer(data, np.uint8)
         self._stops = starts + sizes
-        self._steps = steps
+        self._template = template
         self._elided = elided
-        # How many steps were taken, what they found and where they led: one value, so that threads may share a walk.
-        self._state: tuple[int, Mapping[str, Walked], Int64 | None] = (0, {}, starts)
+        # Number of fields done, their locations, and the next offsets: one value, so that threads may share a scan.
+        self._state: tuple[int, Mapping[str, FieldLocations], IntArray | None] = (0, {}, starts)
 
-    def field(self, name: str) -> Walked | None:
-        """Where a field lies; None when not all payloads are alike up to it, or have none of this name."""
-        while name not in self._state[1] and self._step():
+    def field(self, name: str) -> FieldLocations | None:
+        """Return where a field is; None if payloads differ before it, or have no such field."""
+        while name not in self._state[1] and self._advance():
             pass
         return self._state[1].get(name)
 
-    def fields(self) -> Mapping[str, Walked]:
-        """All fields, up to where payloads are no longer alike."""
-        while self._step():
+    def fields(self) -> Mapping[str, FieldLocations]:
+        """Return all fields, up to where payloads differ."""
+        while self._advance():
             pass
         return self._state[1]
 
     @property
-    def ended(self) -> bool:
-        """Whether the walk found every field and came to the end of every payload."""
+    def is_complete(self) -> bool:
+        """Whether every field was found and the last one ends where the payloads end."""
         done, _, at = self._state
-        return done == len(self._steps) and at is not None and bool((at == self._stops).all())
+        return done == len(self._template) and at is not None and bool((at == self._stops).all())
 
-    def _step(self) -> bool:
-        done, found, at = self._state
-        if at is None or done == len(self._steps):
+    def _advance(self) -> bool:
+        done, fields, at = self._state
+        if at is None or done == len(self._template):
             return False
-        name = self._steps[done].name
-        one = self._next(at, self._steps[done])
-        left_out = self._elided.get(name, 0)
-        after = None if one is None else one.starts + (one.sizes - left_out if left_out else one.sizes)
-        if one is None or after is None or bool((after > self._stops).any()):
-            self._state = (done, found, None)
+        name = self._template[done].name
+        locations = self._locate(at, self._template[done])
+        elided = self._elided.get(name, 0)
+        after = (
+            None if locations is None else locations.starts + (locations.sizes - elided if elided else locations.sizes)
+        )
+        if locations is None or after is None or bool((after > self._stops).any()):
+            self._state = (done, fields, None)
             return False
-        self._state = (done + 1, {**found, name: one}, after)
+        self._state = (done + 1, {**fields, name: locations}, after)
         return True
 
-    def _next(self, at: Int64, step: Step) -> Walked | None:
-        one = _alike(self._data, at, step) if step.repeats else None
-        if one is not None or step.name in self._elided:
-            return one
+    def _locate(self, at: IntArray, field: TemplateField) -> FieldLocations | None:
+        locations = _locate_repeated(self._data, at, field) if field.repeats else None
+        if locations is not None or field.name in self._elided:
+            return locations
         try:
-            return _value(self._view, at + len(step.key)) if all_equal(self._data, at, step.key) else None
+            return _locate_values(self._view, at + len(field.key)) if all_equal(self._data, at, field.key) else None
         except IndexError:  # a payload that ends too soon; reading it alone says which
             return None
 
 
-def walk(data: Buffer, starts: Int64, sizes: Int64, steps: Sequence[Step]) -> Mapping[str, Walked] | None:
-    """Where each field lies in each payload; None when one is not like the payload that ``steps`` are of."""
-    whole = Walk(data, starts, sizes, steps)
-    found = whole.fields()
-    return found if whole.ended else None
+def scan_fields(
+    data: Buffer, starts: IntArray, sizes: IntArray, template: Sequence[TemplateField]
+) -> Mapping[str, FieldLocations] | None:
+    """Return where each field is in each payload; None if a payload differs from the template."""
+    scan = PayloadScan(data, starts, sizes, template)
+    fields = scan.fields()
+    return fields if scan.is_complete else None
 
 
-def _alike(data: Buffer, at: Int64, step: Step) -> Walked | None:
-    """Key and header in one comparison, for values that mostly have the same one."""
+def _locate_repeated(data: Buffer, at: IntArray, field: TemplateField) -> FieldLocations | None:
+    """Compare key and header at once, for values that mostly have the same header."""
     try:
-        if not all_equal(data, at, step.key + step.header + step.head):
+        if not all_equal(data, at, field.key + field.header + field.head):
             return None
     except IndexError:  # the last payload is shorter; its key may be right all the same
         return None
     count = len(at)
-    sizes, codes = np.full(count, step.size, np.int64), np.full(count, step.header[0], np.uint8)
-    return Walked(at + (len(step.key) + len(step.header)), sizes, codes, step.head)
+    sizes, codes = np.full(count, field.size, np.int64), np.full(count, field.header[0], np.uint8)
+    return FieldLocations(at + (len(field.key) + len(field.header)), sizes, codes, field.head)
 
 
-def _value(view: npt.NDArray[np.uint8], at: Int64) -> Walked | None:
+def _locate_values(view: npt.NDArray[np.uint8], at: IntArray) -> FieldLocations | None:
     codes = view[at]
-    if bool(((codes & 0xE0) == 0xA0).all()):  # short texts
-        return Walked(at + 1, (codes & 0x1F).astype(np.int64), codes)
+    if bool(((codes & 0xE0) == 0xA0).all()):  # short strings
+        return FieldLocations(at + 1, (codes & 0x1F).astype(np.int64), codes)
     headers = _HEADER[codes]
     if not headers.all():
         return None
@@ -216,20 +229,20 @@ def _value(view: npt.NDArray[np.uint8], at: Int64) -> Walked | None:
         rows = np.flatnonzero(lengths == width)
         if len(rows):
             sizes[rows] = _big_endian(view, at[rows] + 1, width)
-    return Walked(at + headers, sizes, codes)
+    return FieldLocations(at + headers, sizes, codes)
 
 
-def join_walked(parts: Sequence[Mapping[str, Walked]]) -> Mapping[str, Walked]:
-    """Several walks over one buffer as one: of the fields that all of them found."""
+def join_locations(parts: Sequence[Mapping[str, FieldLocations]]) -> Mapping[str, FieldLocations]:
+    """Join locations in one buffer, for the fields that all parts have."""
     if len(parts) == 1:
         return parts[0]
     names = [name for name in parts[0] if all(name in part for part in parts)]
-    return {name: _joined([part[name] for part in parts]) for name in names}
+    return {name: _concatenate([part[name] for part in parts]) for name in names}
 
 
-def _joined(parts: Sequence[Walked]) -> Walked:
+def _concatenate(parts: Sequence[FieldLocations]) -> FieldLocations:
     heads = {(part.head, int(part.sizes[0])) for part in parts}
-    return Walked(
+    return FieldLocations(
         np.concatenate([part.starts for part in parts]),
         np.concatenate([part.sizes for part in parts]),
         np.concatenate([part.codes for part in parts]),
@@ -237,8 +250,8 @@ def _joined(parts: Sequence[Walked]) -> Walked:
     )
 
 
-def _big_endian(view: npt.NDArray[np.uint8], at: Int64, width: int) -> Int64:
+def _big_endian(view: npt.NDArray[np.uint8], at: IntArray, width: int) -> IntArray:
     value = np.zeros(len(at), np.int64)
-    for step in range(width):
-        value = (value << 8) | view[at + step]
+    for offset in range(width):
+        value = (value << 8) | view[at + offset]
     return value

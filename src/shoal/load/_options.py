@@ -1,4 +1,4 @@
-"""What may be said about loading, as frozen values, checked when they are made."""
+"""`LoaderOptions` and `ThreadingOptions`, checked when they are created, and the checks that methods share."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from shoal.errors import OptionError
+from shoal.shard._stream import check_error_budget
 
-__all__ = ["Auto", "LoaderOptions", "OnSampleError", "TailOption", "ThreadingOptions", "whole_number"]
+__all__ = ["Auto", "LoaderOptions", "OnSampleError", "TailOption", "ThreadingOptions", "check_choice", "check_int"]
 
 Auto = Literal["auto"]
 TailOption = Literal["pad", "carry", "drop", "uneven"]
-OnSampleError = Literal["raise", "skip"]
+OnSampleError = Literal["raise", "skip", "quarantine"]
 
 
 @dataclass(frozen=True, slots=True)
 class LoaderOptions:
     """How a dataset is ordered, cut into batches and read. A given integer is a fixed setting.
 
-    Example:
+    Examples:
         >>> options = LoaderOptions(batch_size=128, shuffle=True, seed=7)
         >>> options.with_options(num_workers=0).num_workers
         0
@@ -32,70 +33,74 @@ class LoaderOptions:
     """
 
     batch_size: int | None = 32
-    """Samples a batch on each rank; None for samples, not batches. Where nobody says it, ``.batch(n)`` may."""
+    """Number of samples per batch on each rank. None yields single samples. If not given, ``.batch(n)`` sets it."""
     drop_last: bool = False
-    """Whether an epoch's last batch is left out when it is short."""
+    """Whether to leave out an epoch's last batch if it is short."""
     shuffle: bool = False
-    """Whether samples come in a random order, a new one each epoch."""
+    """Whether samples come in random order, a new one each epoch."""
     seed: int = 0
-    """Fixes every order and every ``rng``."""
+    """Seed of every order and every ``rng``."""
     num_workers: int | Auto = "auto"
-    """Threads that read and decode; 0 does it all in the caller's thread."""
+    """Threads that read and decode; 0 does everything in the caller's thread."""
     prefetch: int | Auto = "auto"
-    """Batches that are made ready ahead of the one in use."""
+    """Number of batches prefetched beyond the one in use."""
     auto_tune: bool = True
     """Whether settings that are ``"auto"`` change while the loader runs."""
     window: int | None = None
-    """Samples that are mixed at a time, at least; None takes what ``memory_budget`` allows, which is often all."""
+    """Minimum number of samples mixed at a time; None uses what ``memory_budget`` allows, which is often all."""
     block_samples: int | None = None
-    """Neighbouring samples that are read together when shuffling; None takes about a mebibyte."""
+    """Neighbouring samples that are read together when shuffling; None uses about a mebibyte."""
     lanes: int = 192
-    """Shares of the data that ranks own; a world size that divides it reads nothing twice."""
+    """Number of partitions of the data that ranks own; a world size that divides it reads nothing twice."""
     tail: TailOption = "pad"
-    """What becomes of the last global batch when ranks do not divide the data."""
+    """What to do with the last global batch when ranks do not divide the data."""
     rank: int | None = None
-    """Which of the processes this is; None asks the environment (torchrun, SLURM, MPI), else 0."""
+    """Rank of this process; None takes it from torch.distributed or the environment (torchrun, SLURM, MPI), else 0."""
     world_size: int | None = None
-    """How many processes share the data; None asks the environment, else 1."""
+    """How many processes share the data; None takes it from the environment, else 1."""
     replication: int = 1
-    """How many neighbouring ranks see the same data: tensor- and pipeline-parallel ones."""
+    """How many neighbouring ranks get the same data, for tensor and pipeline parallelism."""
     steps_per_epoch: int | None = None
-    """Batches an epoch, where the data's own number is unknown or unwanted; the rest is the next epoch's."""
+    """Batches per epoch, where the data's own number is unknown or not suitable; the rest goes to the next epoch."""
     memory_budget: int = 1 << 30
-    """Bytes that batches made ahead may take. Local shards of up to half of it are kept in memory where one rank reads
+    """Bytes that prefetched batches may take. Local shards of up to half of it are kept in memory where one rank reads
     them shuffled."""
     max_in_flight: int | None = None
-    """Batches worked on at a time, at most; None leaves it to prefetch."""
-    on_error: OnSampleError = "raise"
-    """What to do about a sample that cannot be read, decoded or mapped."""
-    error_budget: int | None = None
-    """How many samples may be skipped before it is an error after all; None is a hundredth of the data, at least 1."""
+    """Maximum number of batches in progress at a time; None leaves it to ``prefetch``."""
+    on_error: OnSampleError | None = None
+    """What to do with a sample that cannot be read, decoded or mapped; None is what the dataset says, else "raise"."""
+    error_budget: float | None = None
+    """How many samples each rank may skip in an epoch: an int, or a share as a float below 1; None is what the dataset
+    says, else a hundredth of the data, at least 1."""
+    quarantine: str | None = None
+    """The JSON-lines file for ``on_error="quarantine"``; None is the dataset's, else one in shoal's cache folder."""
     ragged: Literal["list", "pad", "error"] = "list"
-    """What becomes of arrays of different shapes in one batch."""
+    """What to do with arrays of different shapes in one batch."""
 
     def __post_init__(self) -> None:
-        for name, least in _LEAST.items():
-            self._check(name, least, optional=name in _OPTIONAL)
+        for name, minimum in _MINIMUM.items():
+            if name not in _OPTIONAL:
+                self._check_int(name, minimum)
+            elif getattr(self, name) is not None:
+                self._check_int(name, minimum, "None")
         for name in ("num_workers", "prefetch"):
             if getattr(self, name) != "auto":
-                self._check(name, 0, also="'auto'")
+                self._check_int(name, 0, "'auto'")
         for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                expected = " or ".join(map(repr, choices))
-                raise OptionError(
-                    f"{name} is not one of its values", expected=expected, found=repr(getattr(self, name))
-                )
+            check_choice(name, getattr(self, name), choices)
         for name in ("drop_last", "shuffle", "auto_tune"):
             if not isinstance(getattr(self, name), bool):
                 raise OptionError(f"{name} is yes or no", expected="True or False", found=repr(getattr(self, name)))
         if self.seed >> 64:
             raise OptionError("seed is out of range", expected="a whole number of 64 bits", found=repr(self.seed))
+        check_error_budget(self.error_budget)
+        if self.quarantine is not None and not isinstance(self.quarantine, str):
+            raise OptionError("quarantine is a path or URL", expected="a str", found=repr(self.quarantine))
         self._check_ranks()
 
-    def _check(self, name: str, least: int, **allowed: Any) -> None:
-        """A number of NumPy's becomes Python's: it goes into states, which are JSON."""
-        number = _checked_number(name, getattr(self, name), least, **allowed)
-        object.__setattr__(self, name, number)
+    def _check_int(self, name: str, minimum: int, alternative: str | None = None) -> None:
+        # Stored as Python's int, not NumPy's: it goes into states, which are JSON.
+        object.__setattr__(self, name, check_int(name, getattr(self, name), minimum, alternative))
 
     def _check_ranks(self) -> None:
         if (self.rank is None) != (self.world_size is None):
@@ -104,32 +109,34 @@ class LoaderOptions:
             raise OptionError("there is no such rank", expected=f"0 to {self.world_size - 1}", found=self.rank)
 
     def said(self) -> dict[str, Any]:
-        """The settings that are not what they are by default.
+        """Return the options that differ from their defaults.
 
-        Example:
+        Examples:
             >>> LoaderOptions(batch_size=8, shuffle=True).said()
             {'batch_size': 8, 'shuffle': True}
         """
-        return {each.name: value for each in fields(self) if (value := getattr(self, each.name)) != each.default}
+        return {
+            option.name: value for option in fields(self) if (value := getattr(self, option.name)) != option.default
+        }
 
     def with_options(self, **changes: Any) -> LoaderOptions:
-        """The same with some settings changed. Raises OptionError for one that there is not."""
+        """Return a copy with some options changed. Raises OptionError for an unknown one."""
         known = [field.name for field in fields(self)]
         for name in changes:
             if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                raise OptionError("no such option", expected=" or ".join(near or known), found=name)
+                suggestions = difflib.get_close_matches(name, known, n=1)
+                raise OptionError("no such option", expected=" or ".join(suggestions or known), found=name)
         return replace(self, **changes)
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadingOptions:
-    """How many threads a pipeline may use, under the names that ``tf.data`` gives them.
+    """How many threads a pipeline may use, with the names of ``tf.data``.
 
-    ``private_threadpool_size`` is the number of worker threads; ``max_inter_op_parallelism`` bounds how many of them
-    work at a time; ``max_intra_op_parallelism`` bounds the threads that one decoder may start of its own.
+    ``private_threadpool_size`` is the number of worker threads; ``max_inter_op_parallelism`` limits how many of them
+    work at a time; ``max_intra_op_parallelism`` limits the threads that one decoder may start itself.
 
-    Example:
+    Examples:
         >>> ThreadingOptions(private_threadpool_size=4).workers("auto")
         4
         >>> ThreadingOptions(private_threadpool_size=8, max_inter_op_parallelism=2).workers("auto")
@@ -142,53 +149,55 @@ class ThreadingOptions:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            least = 0 if "pool" in field.name else 1
-            number = _checked_number(field.name, getattr(self, field.name), least, optional=True)
-            object.__setattr__(self, field.name, number)
+            value = getattr(self, field.name)
+            if value is not None:
+                minimum = 0 if "pool" in field.name else 1
+                object.__setattr__(self, field.name, check_int(field.name, value, minimum, "None"))
 
-    def workers(self, asked: int | Auto) -> int | Auto:
-        """The number of worker threads under these bounds."""
-        size = asked if self.private_threadpool_size is None else self.private_threadpool_size
-        most = self.max_inter_op_parallelism
-        return size if most is None or size == "auto" else min(size, most)
+    def workers(self, num_workers: int | Auto) -> int | Auto:
+        """The number of worker threads within these limits."""
+        size = num_workers if self.private_threadpool_size is None else self.private_threadpool_size
+        limit = self.max_inter_op_parallelism
+        return size if limit is None or size == "auto" else min(size, limit)
 
 
-_LEAST = {
+_MINIMUM = {
     "batch_size": 1, "seed": 0, "window": 1, "block_samples": 1, "lanes": 1, "rank": 0, "world_size": 1,
-    "replication": 1, "steps_per_epoch": 1, "memory_budget": 1, "max_in_flight": 1, "error_budget": 0,
+    "replication": 1, "steps_per_epoch": 1, "memory_budget": 1, "max_in_flight": 1,
 }  # fmt: skip
 _OPTIONAL = {
-    "batch_size", "window", "block_samples", "rank", "world_size", "steps_per_epoch", "max_in_flight", "error_budget",
+    "batch_size", "window", "block_samples", "rank", "world_size", "steps_per_epoch", "max_in_flight",
 }  # fmt: skip
-_CHOICES: dict[str, Sequence[str]] = {
+_CHOICES: dict[str, Sequence[str | None]] = {
     "tail": ("pad", "carry", "drop", "uneven"),
-    "on_error": ("raise", "skip"),
+    "on_error": (None, "raise", "skip", "quarantine"),
     "ragged": ("list", "pad", "error"),
 }
 
 
-def _checked_number(
-    name: str, value: Any, least: int, *, optional: bool = False, also: str | None = None
-) -> int | None:
-    if value is None and optional:
-        return None
-    number = whole_number(value)
-    if number is None or number < least:
-        other = " or None" if optional else f" or {also}" if also else ""
-        expected = f"a whole number of at least {least}{other}"
+def check_int(name: str, value: Any, minimum: int = 1, alternative: str | None = None) -> int:
+    """Return the value as Python's int. Raises OptionError for anything else and for a smaller one.
+
+    ``alternative`` is what the message offers besides; the caller has accepted it already.
+
+    Examples:
+        >>> import numpy as np
+        >>> check_int("batch_size", np.int64(3))
+        3
+    """
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or number < minimum:
+        expected = f"a whole number of at least {minimum}{'' if alternative is None else f' or {alternative}'}"
         raise OptionError(f"{name} is out of range", expected=expected, found=repr(value))
     return number
 
 
-def whole_number(value: Any) -> int | None:
-    """The number as an int, NumPy's too; None for what is none, such as True and 1.0.
-
-    Example:
-        >>> import numpy as np
-        >>> whole_number(np.int64(3)), whole_number(True), whole_number(1.0)
-        (3, None, None)
-    """
-    try:
-        return None if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        return None
+def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
+    """Raise OptionError unless the value is one of ``choices``."""
+    if not any(value is choice or (isinstance(value, str) and value == choice) for choice in choices):
+        raise OptionError(
+            f"{name} is not one of its values", expected=" or ".join(map(repr, choices)), found=repr(value)
+        )

@@ -1,81 +1,103 @@
-"""A pipeline as a value, and bound to its data and an order."""
+"""`PipelineSpec`, a pipeline as a value, and `BoundPipeline`, the pipeline with its data and an order.
+
+`build` binds a spec: it divides the stages between workers and the stream (`PipelineLayout`) and chooses the order.
+"""
 
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from shoal.errors import OptionError
-from shoal.order import (
-    BlockShuffle,
-    GlobalShuffle,
-    Mixed,
-    Order,
-    Sequential,
-    Split,
-    launched_rank,
-    mixing_quality,
-    overfetch,
-    shuffle_order,
-)
+from shoal.order._block_shuffle import BlockShuffle, mixing_quality, overfetch, shuffle_order
+from shoal.order._epoch_plan import Split, launched_rank, plan_epoch
+from shoal.order._mixture import Mixed
+from shoal.order._orders import GlobalShuffle, Order, Sequential
+from shoal.shard._stream import ErrorPolicy
 
 from ._options import LoaderOptions, ThreadingOptions
-from ._sources import IndexedSource, SourceDescription, SourceLayout, StreamSource, describe_source
-from ._stages import Batch, Bucket, Enumerate, Filter, FlatMap, Map, PerSample, Shuffle, Skip, Step, Take, Unbatch
-from ._stream_stages import holds_back, is_marked
+from ._sampler_shares import SamplerShare, sampler_shares, splits_itself
+from ._sources import IndexedSource, SourceDescription, SourceLayout, StreamSource, describe_source, source_settings
+from ._stages import (
+    Batch,
+    Bucket,
+    Enumerate,
+    Filter,
+    FlatMap,
+    Map,
+    PerSample,
+    ResumePoint,
+    Shuffle,
+    Skip,
+    Stage,
+    Take,
+    Unbatch,
+    Window,
+)
+from ._stream_stages import buffers_elements, is_seekable
 
-__all__ = ["BoundPipeline", "PipelineLayout", "PipelineSpec", "build", "over_fetch_of"]
+__all__ = ["BoundPipeline", "PipelineLayout", "PipelineSpec", "build", "over_fetch_factor"]
 
 Mode = Literal["exact", "loose", "stream", "sampler"]
-"""Whether what an element holds is known beforehand, found while reading, taken from a line, or said by a sampler."""
-
-
-# ------------------------------------------------------------------------------------------------ a pipeline as a value
-
-
+"""How samples of an element are known: beforehand, while reading, from a stream, or from a sampler."""
 _COUNTED = (Map, Enumerate, Take, Skip)
-"""Steps after which it is known how many elements there are."""
+"""Stages after which the number of elements is known."""
+_CHUNK_BYTES = 1 << 20
+_MAX_CHUNK_SAMPLES = 256
+_STREAM_CHUNK_SAMPLES = 32
+_BLOCK_BYTES = 1 << 20
+_REMOTE_WINDOW_BLOCKS, _REMOTE_WINDOW_BYTES = 2, 128 << 20
+"""Blocks of a lane that are mixed where they have to be kept in memory, and the bytes of all lanes together."""
+_UNKNOWN_BYTES = 4096.0
+"""Bytes assumed for a sample of unknown size."""
 
 
 @dataclass(frozen=True)
 class PipelineSpec:
-    """All that a loader was told."""
+    """Data, stages and options of a loader."""
 
     data: Any
-    steps: tuple[Step, ...] = ()
+    steps: tuple[Stage, ...] = ()
     options: LoaderOptions = field(default_factory=LoaderOptions)
     threading: ThreadingOptions = field(default_factory=ThreadingOptions)
     epochs: int | None = 1
-    """How many epochs one iteration has; None has no end."""
+    """Epochs of one iteration; None repeats without end."""
     sampler: Iterable[int] | None = None
     batch_sampler: Iterable[Iterable[int]] | None = None
     collate_fn: Callable[[list[Any]], Any] | None = None
-    """Makes the loader's own batches."""
+    """Combines samples into the loader's own batches."""
     is_size_given: bool = True
-    """Whether somebody chose the size of the loader's own batches; else it gives way to a verb that makes batches."""
+    """Whether the user set ``batch_size``; if not, a method that makes batches replaces the loader's own."""
     timeout: float | None = None
 
-    def then(self, step: Step) -> PipelineSpec:
-        """One step more."""
-        return replace(self, steps=(*self.steps, step))
+    def then(self, stage: Stage) -> PipelineSpec:
+        """Return the pipeline with one more stage."""
+        return replace(self, steps=(*self.steps, stage))
+
+    @property
+    def gives_batches(self) -> bool:
+        """Whether the elements are batches, not samples."""
+        batches = self.options.batch_size is not None or bool(getattr(self.data, "gives_batches", False))
+        for stage in self.steps:
+            batches = isinstance(stage, (Batch, Bucket)) or (batches and not isinstance(stage, Unbatch))
+        return batches
 
     @property
     def is_of_batches(self) -> bool:
-        """Whether the loader's own batches, and nothing else so far, are what a verb would gather."""
+        """Whether the elements are the loader's own batches, which no stage has split or combined."""
         return self.options.batch_size is not None and not any(
-            isinstance(step, (Batch, Bucket, Unbatch)) for step in self.steps
+            isinstance(stage, (Batch, Bucket, Unbatch)) for stage in self.steps
         )
 
 
 @dataclass(frozen=True)
 class PipelineLayout:
-    """A pipeline cut where work changes hands.
+    """A pipeline divided between workers and the stream of their results.
 
-    ``per_sample`` and, where the number of samples is known beforehand, ``batch`` and ``per_batch`` are done by workers
-    in one go; ``rest`` is done to the line of what they give.
+    One task of a worker applies ``per_sample`` and, if the number of samples is known beforehand, ``batch`` and
+    ``per_batch``; ``rest`` is applied to the stream of results.
     """
 
     source: IndexedSource | StreamSource
@@ -83,143 +105,164 @@ class PipelineLayout:
     per_sample: tuple[PerSample, ...]
     batch: Batch | None
     per_batch: tuple[Map, ...]
-    rest: tuple[Step, ...]
+    rest: tuple[Stage, ...]
 
     sampled: bool = False
-    """Whether a sampler of the user's says which samples."""
+    """Whether a sampler of the user chooses the samples."""
 
     @property
     def mode(self) -> Mode:
-        """How the line is made: see `_tasks`."""
+        """The kind of tasks; see `_tasks`."""
         if isinstance(self.source, StreamSource):
             return "stream"
         if self.sampled:
             return "sampler"
-        holds = self.batch is None and any(holds_back(step) for step in self.rest)
-        return "exact" if all(isinstance(step, Map) for step in self.per_sample) and not holds else "loose"
+        buffers = self.batch is None and any(buffers_elements(stage) for stage in self.rest)
+        return "exact" if all(isinstance(stage, Map) for stage in self.per_sample) and not buffers else "loose"
 
     @property
-    def is_marked(self) -> bool:
-        """Whether it can be gone on from anywhere by marks alone; else it is replayed from the epoch's start."""
+    def is_seekable(self) -> bool:
+        """Whether it can be resumed from any resume point; if not, it is replayed from the epoch's start."""
         if self.mode not in ("exact", "loose"):
             return False
         if self.mode == "exact" and self.options.steps_per_epoch is not None and not self.has_length:
-            return False  # the plan of an epoch does not know where epochs of so many elements begin
-        holding = [at for at, step in enumerate(self.rest) if holds_back(step)]
-        known = all(isinstance(step, (Map, Filter)) or is_marked(step) for step in self.rest)
-        if not holding:
-            return known
-        # Elements held back are read again by the head, so nothing may have changed them on their way.
-        return known and self.mode == "loose" and holding == [0]
+            return False  # where epochs of so many elements begin does not follow from the plan
+        buffering = [at for at, stage in enumerate(self.rest) if buffers_elements(stage)]
+        seekable = all(isinstance(stage, (Map, Filter)) or is_seekable(stage) for stage in self.rest)
+        if not buffering:
+            return seekable
+        # Buffered elements are read again by `PerSampleTasks`, so no stage before may have changed them.
+        return seekable and self.mode == "loose" and buffering == [0]
 
     @property
-    def why_replayed(self) -> str:
-        """What makes marks not enough."""
+    def replay_reason(self) -> str:
+        """Why resume points are not enough, for messages."""
         if isinstance(self.source, StreamSource):
             return f"{self.source.name} can only be read from its start"
         if self.sampled:
             return "a sampler says what comes"
-        first = next((step for step in self.rest if not isinstance(step, (Map, Filter, Batch))), None)
+        first = next((stage for stage in self.rest if not isinstance(stage, (Map, Filter, Batch))), None)
         return "steps_per_epoch cuts it" if first is None else f"{type(first).__name__.lower()} has no place of its own"
 
     @property
     def has_length(self) -> bool:
         """Whether the number of elements is known without making them."""
-        return self.mode == "exact" and all(isinstance(step, Map) for step in self.rest)
+        return self.mode == "exact" and all(isinstance(stage, Map) for stage in self.rest)
 
     def elements(self, steps: int) -> int | None:
-        """How many elements come of so many steps of the plan; None where only making them tells."""
+        """Return how many elements so many steps of the plan give; None if that is not known beforehand."""
         if self.mode != "exact":
             return None
-        for step in self.rest:
-            if not isinstance(step, _COUNTED):
+        for stage in self.rest:
+            if not isinstance(stage, _COUNTED):
                 return None
-            if isinstance(step, (Take, Skip)):
-                steps = min(steps, step.count) if isinstance(step, Take) else max(0, steps - step.count)
+            if isinstance(stage, (Take, Skip)):
+                steps = min(steps, stage.count) if isinstance(stage, Take) else max(0, steps - stage.count)
         return steps
 
     @property
-    def why_no_length(self) -> str:
-        """What makes the number of elements unknown."""
+    def unequal_steps_reason(self) -> str | None:
+        """Why ranks may get different numbers of elements, for messages; None if they get as many."""
+        if isinstance(self.source, StreamSource):
+            return f"{self.source.name} has no positions to split"
+        unequal = next((stage for stage in self.per_sample if not isinstance(stage, Map)), None)
+        if unequal is not None:
+            return f"{type(unequal).__name__.lower()} keeps any number of samples"
+        is_batched = self.batch is not None
+        for stage in self.rest:
+            name = type(stage).__name__.lower()
+            if isinstance(stage, Map) and self.options.on_error != "raise":
+                return f"on_error={self.options.on_error!r} may leave out elements in {name}"
+            keeps_count = isinstance(stage, (*_COUNTED, Batch, Window)) or (isinstance(stage, Unbatch) and is_batched)
+            if not keeps_count and not (isinstance(stage, Shuffle) and self.mode != "loose"):
+                return f"{name} gives any number of elements"
+            is_batched = is_batched or isinstance(stage, Batch)
+        return None
+
+    @property
+    def no_length_reason(self) -> str:
+        """Why the number of elements is unknown, for messages."""
         if isinstance(self.source, StreamSource):
             return f"{self.source.name} can only be read from its start"
         if self.sampled:
             return "a sampler says when it ends"
-        first = next(step for step in (*self.per_sample, *self.rest) if not isinstance(step, _COUNTED))
+        first = next(stage for stage in (*self.per_sample, *self.rest) if not isinstance(stage, _COUNTED))
         return f"{type(first).__name__.lower()} comes after samples are read"
 
 
 def lay_out(spec: PipelineSpec, described: SourceDescription) -> PipelineLayout:
-    """Cut a pipeline. Raises OptionError for steps that cannot follow each other."""
+    """Divide a pipeline. Raises OptionError for stages that cannot follow each other."""
     sampled = spec.sampler is not None or spec.batch_sampler is not None
-    options, steps = spec.options, (*described.steps, *spec.steps)
+    options, stages = _with_error_policy(spec.options, described.errors), (*described.steps, *spec.steps)
     if options.batch_size is not None:
-        # A loader's own batch comes after what the dataset does, before its own verbs: but for a shuffle that comes
-        # first, which is the order of its samples, as `shuffle=True` is.
+        # A loader's own batch comes after the stages of the dataset and before its own, except for a shuffle that comes
+        # first: that is the order of its samples, like `shuffle=True`.
         batch = Batch(options.batch_size, options.drop_last, options.ragged, spec.collate_fn)
         first = 1 if spec.steps and isinstance(spec.steps[0], Shuffle) and not sampled else 0
-        steps = (*described.steps, *spec.steps[:first], batch, *spec.steps[first:])
+        stages = (*described.steps, *spec.steps[:first], batch, *spec.steps[first:])
     if described.collate is not None:
-        steps = tuple(
-            replace(step, collate=described.collate) if isinstance(step, Batch) and step.collate is None else step
-            for step in steps
+        stages = tuple(
+            replace(stage, collate=described.collate) if isinstance(stage, Batch) and stage.collate is None else stage
+            for stage in stages
         )
     numbered = not isinstance(described.source, StreamSource)
-    steps, options = _ordered_first(steps, options, numbered, sampled)
-    count = next((at for at, step in enumerate(steps) if not isinstance(step, (Map, Filter, FlatMap))), len(steps))
-    per_sample, after = steps[:count], steps[count:]
-    # What a batch sampler puts together stays together, also where a filter leaves less of it.
-    exact = numbered and (spec.batch_sampler is not None or all(isinstance(step, Map) for step in per_sample))
+    stages, options = _shuffle_by_order(stages, options, numbered, sampled)
+    count = next((at for at, stage in enumerate(stages) if not isinstance(stage, (Map, Filter, FlatMap))), len(stages))
+    per_sample, after = stages[:count], stages[count:]
+    # The samples of a batch sampler's batch stay together, also if a filter drops some.
+    exact = numbered and (spec.batch_sampler is not None or all(isinstance(stage, Map) for stage in per_sample))
     head = after[0] if after and isinstance(after[0], Batch) and exact else None
     rest = after if head is None else after[1:]
-    maps = 0 if head is None else next((at for at, step in enumerate(rest) if not isinstance(step, Map)), len(rest))
-    per_batch = tuple(step for step in rest[:maps] if isinstance(step, Map))
-    inner = tuple(step for step in per_sample if isinstance(step, (Map, Filter, FlatMap)))
+    maps = 0 if head is None else next((at for at, stage in enumerate(rest) if not isinstance(stage, Map)), len(rest))
+    per_batch = tuple(stage for stage in rest[:maps] if isinstance(stage, Map))
+    inner = tuple(stage for stage in per_sample if isinstance(stage, (Map, Filter, FlatMap)))
     return PipelineLayout(described.source, options, inner, head, per_batch, tuple(rest[maps:]), sampled)
 
 
-def _ordered_first(
-    steps: tuple[Step, ...], options: LoaderOptions, numbered: bool, sampled: bool
-) -> tuple[tuple[Step, ...], LoaderOptions]:
-    """A shuffle of samples that have numbers is an order, not a buffer: exact, and without memory."""
-    for at, step in enumerate(steps):
-        if isinstance(step, Shuffle) and numbered and not sampled:
-            ordered = options.with_options(shuffle=True, window=step.buffer, seed=step.seed)
-            return (*steps[:at], *steps[at + 1 :]), ordered
-        if not isinstance(step, (Map, Filter)):
+def _with_error_policy(options: LoaderOptions, policy: ErrorPolicy | None) -> LoaderOptions:
+    """Return the options with what the data does with samples that fail, where they do not say it."""
+    policy = policy or ErrorPolicy()
+    return options.with_options(
+        on_error=policy.on_error if options.on_error is None else options.on_error,
+        error_budget=policy.budget if options.error_budget is None else options.error_budget,
+        quarantine=policy.quarantine if options.quarantine is None else options.quarantine,
+    )
+
+
+def _shuffle_by_order(
+    stages: tuple[Stage, ...], options: LoaderOptions, numbered: bool, sampled: bool
+) -> tuple[tuple[Stage, ...], LoaderOptions]:
+    """Replace a shuffle of samples with positions by an order, which needs no buffer."""
+    for at, stage in enumerate(stages):
+        if isinstance(stage, Shuffle) and numbered and not sampled:
+            ordered = options.with_options(shuffle=True, window=stage.buffer, seed=stage.seed)
+            return (*stages[:at], *stages[at + 1 :]), ordered
+        if not isinstance(stage, (Map, Filter)):
             break
-    unbounded = any(isinstance(step, Shuffle) and step.buffer is None for step in steps)
+    unbounded = any(isinstance(stage, Shuffle) and stage.buffer is None for stage in stages)
     if unbounded or (options.shuffle and not numbered):
         raise OptionError(
             "what has no positions is shuffled through a buffer",
             expected="`.shuffle(1000)`, with the number to hold",
             found="`.shuffle()`" if unbounded else "shuffle=True",
         )
-    return steps, options
-
-
-# ---------------------------------------------------------------------------- from a description to something that runs
-
-
-_CHUNK_BYTES = 1 << 20
-_MOST_CHUNK = 256
-_STREAM_CHUNK = 32
+    return stages, options
 
 
 @dataclass(frozen=True)
 class BoundPipeline:
-    """A pipeline whose data has been looked at."""
+    """A pipeline with its opened data, its order, and the share of this process."""
 
     spec: PipelineSpec
-    laid: PipelineLayout
+    layout: PipelineLayout
     order: Order | None
-    """None where the line has no positions, or a sampler decides."""
+    """None if samples have no positions, or come from a sampler."""
     split: Split
 
     @property
     def options(self) -> LoaderOptions:
-        """The options, with what a shuffle step said."""
-        return self.laid.options
+        """The options, with those of a shuffle stage."""
+        return self.layout.options
 
     @property
     def length(self) -> int:
@@ -228,150 +271,159 @@ class BoundPipeline:
 
     @property
     def keeps_data(self) -> bool:
-        """Whether data that fits may be kept in memory: one reader of all of it, who reads here and there.
+        """Whether data that fits may be kept in memory: if one reader reads all of it, in random order.
 
-        One of many readers would read and hold what is for the others.
+        One of many readers would keep samples that are read by others.
         """
         return not isinstance(self.order, Sequential) and self.split.readers == 1
 
     @property
     def batch_size(self) -> int:
         """Samples that one reader takes in a step."""
-        return 1 if self.laid.batch is None else self.laid.batch.size
+        return 1 if self.layout.batch is None else self.layout.batch.size
 
     @property
     def drop_last(self) -> bool:
         """Whether a short last batch is left out."""
-        return self.laid.batch is not None and self.laid.batch.drop_last
+        return self.layout.batch is not None and self.layout.batch.drop_last
+
+    def check_equal_steps(self) -> None:
+        """Raise OptionError if ranks may get different numbers of elements, and nothing says what to do then."""
+        options = self.options
+        if self.split.readers == 1 or options.tail == "uneven" or options.steps_per_epoch is not None:
+            return
+        reason = self.layout.unequal_steps_reason
+        if reason is not None:
+            raise OptionError(
+                f"{self.split.readers} ranks may get different numbers of batches: {reason}",
+                expected='steps_per_epoch=, or tail="uneven" if ranks may differ',
+                hint="options of shoal.DataLoader; or materialize() a filtered dataset, or select with where()",
+            )
 
     def settings_at(self, position: int) -> dict[str, Any]:
-        """All that fixes which sample comes when, readable; of a mix, what fixed it up to a place on the line."""
+        """Return everything that determines the order, as plain values; of a mixture, up to a position."""
         if isinstance(self.order, Mixed):
             return {**self.settings, **self.order.settings_before(position)}
         return self.settings
 
     @functools.cached_property
     def settings(self) -> dict[str, Any]:
-        """All that fixes which sample comes when, readable."""
+        """Everything that determines the order, as plain values."""
         order = {} if self.order is None else self.order.to_json()
-        after = [_named(step) for step in (*self.laid.per_sample, *self.laid.rest) if not isinstance(step, Map)]
-        return {"data": self.laid.source.fingerprint, **order, **({"stages": after} if after else {})}
+        after = [
+            _describe_stage(stage)
+            for stage in (*self.layout.per_sample, *self.layout.rest)
+            if not isinstance(stage, Map)
+        ]
+        return {**source_settings(self.layout.source), **order, **({"stages": after} if after else {})}
 
     @functools.cached_property
     def chunk(self) -> int:
-        """Samples that are read at a time where batches are made later."""
-        if isinstance(self.laid.source, StreamSource):
-            return _STREAM_CHUNK
-        mean, count = self.laid.source.geometry().mean_bytes or 4096.0, self.length or len(self.laid.source)
-        return int(max(1, min(_MOST_CHUNK, _CHUNK_BYTES // max(mean, 1.0), -(-count // 8))))
+        """Samples that are read at a time if batches are made later."""
+        if isinstance(self.layout.source, StreamSource):
+            return _STREAM_CHUNK_SAMPLES
+        mean, count = self.layout.source.geometry().mean_bytes or _UNKNOWN_BYTES, self.length or len(self.layout.source)
+        return int(max(1, min(_MAX_CHUNK_SAMPLES, _CHUNK_BYTES // max(mean, 1.0), -(-count // 8))))
 
     @functools.cached_property
     def shuffle_quality(self) -> float | None:
-        """How far neighbours come from different shards; None where there is one shard only, or no order."""
-        if self.order is None or isinstance(self.laid.source, StreamSource):
+        """How often neighbours are from different shards; None if there is one shard only, or no order."""
+        if self.order is None or isinstance(self.layout.source, StreamSource):
             return None
-        ends = self.laid.source.geometry().shard_starts[1:]
+        ends = self.layout.source.geometry().shard_starts[1:]
         if len(ends) < 2 or self.order.length < 2:
             return None
         return round(min(1.0, mixing_quality(self.order, ends, pairs=1 << 12)), 3)
 
-    def groups(self, epoch: int, skipped: int = 0) -> Iterator[list[int]]:
-        """What a sampler gives for an epoch, cut into batches, without the first ``skipped`` elements."""
-        given: Iterable[Any] = self.sampler
-        for one in (given, getattr(given, "sampler", None)):  # PyTorch's BatchSampler holds the one that knows epochs
-            set_epoch = getattr(one, "set_epoch", None)
+    def shares(self, epoch: int, start: ResumePoint | None = None) -> Iterator[SamplerShare]:
+        """Return this rank's share of a sampler's epoch, from ``start`` on."""
+        sampler = self.sampler
+        for epoch_sampler in (sampler, getattr(sampler, "sampler", None)):  # PyTorch's BatchSampler has one inside
+            set_epoch = getattr(epoch_sampler, "set_epoch", None)
             if set_epoch is not None:
                 set_epoch(epoch)
-        if self.spec.batch_sampler is not None:
-            return (list(group) for group in itertools.islice(given, skipped, None))
-        size = self.batch_size if self.laid.batch is not None else 1
-        numbers = itertools.islice(given, skipped * size, None)
-        return _cut(numbers, size if self.laid.batch is not None else self.chunk, self.drop_last)
+        count = (
+            1 if self.spec.batch_sampler is not None else self.chunk if self.layout.batch is None else self.batch_size
+        )
+        return sampler_shares(sampler, count, start=start, **self._sampler_plan)
+
+    @property
+    def _sampler_plan(self) -> dict[str, Any]:
+        """How ranks split what a sampler draws: into samples or batches of them, a batch sampler's into batches."""
+        is_batched = self.spec.batch_sampler is None and self.layout.batch is not None
+        return {
+            "batch_size": self.batch_size if is_batched else 1,
+            "split": Split() if splits_itself(self.sampler) else self.split,
+            "tail": self.options.tail,
+            "drop_last": is_batched and self.drop_last,
+        }
 
     @property
     def sampler(self) -> Iterable[Any]:
-        """What says which samples come, or groups of them."""
+        """The sampler or batch sampler; empty if there is none."""
         spec = self.spec
         return spec.batch_sampler if spec.batch_sampler is not None else () if spec.sampler is None else spec.sampler
 
     @property
     def sampler_steps(self) -> int:
-        """Elements that a sampler gives. Raises TypeError when it does not say."""
-        count = len(self.sampler)  # type: ignore[arg-type]
-        if self.spec.batch_sampler is not None:
-            return count
-        return count // self.batch_size if self.drop_last else -(-count // self.batch_size)
+        """Number of elements of a sampler on this rank. Raises TypeError if it has no length."""
+        return plan_epoch(len(self.sampler), **self._sampler_plan).steps  # type: ignore[arg-type]
 
     @property
     def skips_groups(self) -> bool:
-        """Whether what a sampler gave already is passed over without reading it: each group is one element."""
-        whole = self.spec.batch_sampler is not None or all(isinstance(step, Map) for step in self.laid.per_sample)
-        one = whole and all(isinstance(step, Map) for step in self.laid.rest)
-        return self.laid.sampled and one and self.line_steps is None
+        """Whether delivered elements of a sampler can be skipped without reading them: each group is one element."""
+        keeps_groups = self.spec.batch_sampler is not None or all(
+            isinstance(stage, Map) for stage in self.layout.per_sample
+        )
+        keeps_groups = keeps_groups and all(isinstance(stage, Map) for stage in self.layout.rest)
+        return self.layout.sampled and keeps_groups and self.stream_steps is None
 
     @property
     def plan_steps(self) -> int | None:
-        """Steps of an epoch where an element is a step of the plan; None where the data's own end decides."""
-        return self.laid.options.steps_per_epoch if self.laid.has_length else None
+        """``steps_per_epoch``, if each element is a step of a plan."""
+        return self.layout.options.steps_per_epoch if self.layout.has_length else None
 
     @property
-    def line_steps(self) -> int | None:
-        """Elements of an epoch that are cut from a line which goes on through all epochs; None where none are."""
-        return None if self.laid.has_length else self.laid.options.steps_per_epoch
+    def stream_steps(self) -> int | None:
+        """``steps_per_epoch``, if epochs are cut from one stream that goes on through all epochs."""
+        return None if self.layout.has_length else self.layout.options.steps_per_epoch
 
 
-def _cut(numbers: Iterator[int], size: int, drop_last: bool) -> Iterator[list[int]]:
-    while group := list(itertools.islice(numbers, size)):
-        if len(group) == size or not drop_last:
-            yield group
-
-
-def _named(step: Any) -> str:
-    """A step by what it is and its numbers: functions may be mended between two runs."""
-    names = [name for name in step.__dataclass_fields__ if not callable(getattr(step, name))]
-    free = ("size", "drop_last", "ragged") if isinstance(step, Batch) else ("drop_last", "ragged")
-    shown = ", ".join(f"{name}={getattr(step, name)!r}" for name in names if name not in free)
-    return f"{type(step).__name__}({shown})"
+def _describe_stage(stage: Any) -> str:
+    """Return a stage's type and settings, without functions: they may be fixed between two runs."""
+    names = [name for name in stage.__dataclass_fields__ if not callable(getattr(stage, name))]
+    free = ("size", "drop_last", "ragged") if isinstance(stage, Batch) else ("drop_last", "ragged")
+    shown = ", ".join(f"{name}={getattr(stage, name)!r}" for name in names if name not in free)
+    return f"{type(stage).__name__}({shown})"
 
 
 def build(spec: PipelineSpec) -> BoundPipeline:
-    """Look at the data and decide its order. Raises OptionError for what cannot go together."""
+    """Open the data and choose its order. Raises OptionError for settings that exclude each other."""
     described: SourceDescription = describe_source(spec.data)
-    laid = lay_out(spec, described)
-    split = split_of(laid.options)
-    if laid.sampled and isinstance(laid.source, StreamSource):
-        raise OptionError("a sampler needs samples with positions", found=laid.source.name)
-    source: IndexedSource | None = None if isinstance(laid.source, StreamSource) or laid.sampled else laid.source
-    return BoundPipeline(spec, laid, None if source is None else order_of(source, laid.options), split)
+    layout = lay_out(spec, described)
+    split = _split_of(layout.options)
+    if layout.sampled and isinstance(layout.source, StreamSource):
+        raise OptionError("a sampler needs samples with positions", found=layout.source.name)
+    source: IndexedSource | None = None if isinstance(layout.source, StreamSource) or layout.sampled else layout.source
+    return BoundPipeline(spec, layout, None if source is None else choose_order(source, layout.options), split)
 
 
-# ---------------------------------- which order a loader reads its data in, from its options and from how the data lies
+def choose_order(source: IndexedSource, options: LoaderOptions) -> Order:
+    """Return the order: the data's own if it has one (a mixture), else as stored, or shuffled.
 
-
-_BLOCK_BYTES = 1 << 20
-_FAR_WINDOW, _FAR_WINDOW_BYTES = 2, 128 << 20
-"""Blocks of a lane that are mixed where they have to be held in memory, and what those of all lanes may take."""
-_UNKNOWN_BYTES = 4096.0
-"""What a sample is taken to be where nobody knows."""
-
-
-def order_of(source: IndexedSource, options: LoaderOptions) -> Order:
-    """The order: the data's own where it has one (a mixture), else as stored, or shuffled.
-
-    Data that fits the window is shuffled as a whole, and so is data in which any sample is as quick to read as its
+    Data that fits the window is shuffled completely, and so is data in which any sample is as fast to read as its
     neighbour.
     """
-    own = getattr(source, "order", None)
-    if own is not None:
-        made: Order = own(options)
-        return made
-    count = len(source)
+    own_order = getattr(source, "order", None)
+    if own_order is not None:
+        order: Order = own_order(options)
+        return order
     if not options.shuffle:
-        return Sequential(count)
-    return _shuffled(count, options, source.geometry())
+        return Sequential(len(source))
+    return _shuffled_order(len(source), options, source.geometry())
 
 
-def _shuffled(count: int, options: LoaderOptions, geometry: SourceLayout) -> Order:
+def _shuffled_order(count: int, options: LoaderOptions, geometry: SourceLayout) -> Order:
     mean = geometry.mean_bytes or _UNKNOWN_BYTES
     block = options.block_samples or max(1, int(_BLOCK_BYTES / mean))
     if options.window is None and options.block_samples is None:
@@ -382,26 +434,25 @@ def _shuffled(count: int, options: LoaderOptions, geometry: SourceLayout) -> Ord
             options.seed,
             block_samples=block,
             mean_bytes=mean,
-            window=_FAR_WINDOW,
+            window=_REMOTE_WINDOW_BLOCKS,
             lanes=options.lanes,
-            window_bytes=_FAR_WINDOW_BYTES,
+            window_bytes=_REMOTE_WINDOW_BYTES,
         )
     # At least `window` samples are mixed at a time, over all lanes together.
-    wanted = options.window or 4 * block * options.lanes
-    if wanted >= count:
+    window = options.window or 4 * block * options.lanes
+    if window >= count:
         return GlobalShuffle(count, options.seed)
-    lanes = max(1, min(options.lanes, wanted // max(block, 1), count // max(block, 1)))
-    blocks = -(-wanted // (lanes * block))
+    lanes = max(1, min(options.lanes, window // max(block, 1), count // max(block, 1)))
+    blocks = -(-window // (lanes * block))
     return BlockShuffle(count, options.seed, block_samples=block, window=blocks, lanes=lanes)
 
 
-def split_of(options: LoaderOptions) -> Split:
-    """This process among all."""
+def _split_of(options: LoaderOptions) -> Split:
     if options.rank is not None and options.world_size is not None:
         return Split(options.rank, options.world_size, options.replication)
     return Split(*launched_rank(), options.replication)
 
 
-def over_fetch_of(order: Order, split: Split) -> float:
-    """How many ranks read each block."""
+def over_fetch_factor(order: Order, split: Split) -> float:
+    """Return how many ranks read each block."""
     return float(overfetch(order.lane_count, split.readers)) if isinstance(order, BlockShuffle) else 1.0

@@ -1,4 +1,7 @@
-"""Stages on one sample: map, filter and flat_map, on threads or in processes."""
+"""Read samples and apply `map`, `filter` and `flat_map` to each, on threads or in other processes.
+
+Errors get notes with the stage, the function, the shard and the key; `SampleErrors` decides which samples are skipped.
+"""
 
 from __future__ import annotations
 
@@ -13,291 +16,310 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
+from shoal._typing import IntArray
 from shoal.errors import ErrorBudgetExceeded, LoaderError, OptionError, ShoalError
-from shoal.store import configure_all, configured
+from shoal.shard._stream import ErrorPolicy
+from shoal.store._options import configure_all, configured
 
 from ._collate import BatchRowWriter, collate, size_of
 from ._columns import Ragged
 from ._sources import IndexedSource, Located
-from ._stages import Batch, Element, Filter, FlatMap, Map, PerSample, name_of, rng_for, takes_rng
+from ._stages import Batch, Element, Filter, FlatMap, Map, PerSample, function_location, rng_for, takes_rng
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ProcessPoolExecutor
 
 __all__ = [
-    "Processes",
+    "ProcessPool",
     "SampleErrors",
-    "apply_steps",
-    "collated",
-    "gathered",
-    "mapped_batch",
+    "apply_stages",
+    "apply_to_element",
+    "collate_samples",
+    "map_batch",
+    "read_batch_of",
     "read_samples",
-    "through",
 ]
 
-Int64 = npt.NDArray[np.int64]
 Seeds = tuple[int, ...] | None
 
 
-# ------------------------------------------ the steps that are done to one sample after the other, in a worker's thread
-
-
 class SampleErrors:
-    """Whether a sample that failed is passed over, and how many may be, in each epoch."""
+    """Whether samples that fail are skipped, and how many may be in each epoch. Thread-safe."""
 
-    def __init__(self, skip: bool, budget: int) -> None:
-        self.skips = skip
-        self._budget = budget
+    def __init__(self, policy: ErrorPolicy, limit: float) -> None:
+        self.skips = policy.goes_on
+        self._policy = policy
+        self._limit = limit
         self._counts: dict[int, int] = {}
+        self.first: str | None = None
+        """The first error that was skipped."""
+        self._texts: set[str] = set()
         self._lock = threading.Lock()
-        self._here = threading.local()
+        self._local = threading.local()
 
     def handle(self, error: Exception, epoch: int) -> None:
-        """Count it, or raise it. Raises ErrorBudgetExceeded from it when it is one too many."""
+        """Count an error, or raise it. Raises ErrorBudgetExceeded from it if there are too many."""
         if not self.skips:
             raise error
-        self._here.count = getattr(self._here, "count", 0) + 1
+        self._local.count = getattr(self._local, "count", 0) + 1
         with self._lock:
             count = self._counts[epoch] = self._counts.get(epoch, 0) + 1
-        if count > self._budget:
-            expected, last = f"at most {self._budget}", "; ".join([str(error), *getattr(error, "__notes__", ())])
+            text = "; ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
+            self.first = self.first or text
+        self._write_quarantine(error, text)
+        if count > self._limit:
+            hint = f"the last one: {text}; error_budget allows more"
             raise ErrorBudgetExceeded(
-                "too many samples failed", expected=expected, found=count, hint=f"the last one: {last}"
+                "too many samples failed", expected=f"at most {self._limit}", found=count, hint=hint
             ) from error
 
-    def taken(self) -> int:
-        """How many this thread has passed over since it was last asked: counted when their unit is delivered."""
-        count, self._here.count = getattr(self._here, "count", 0), 0
+    def _write_quarantine(self, error: Exception, text: str) -> None:
+        """Write an error down once: an epoch that is prefetched meets the same samples again."""
+        if self._policy.on_error != "quarantine":
+            return
+        with self._lock:
+            is_new = text not in self._texts
+            self._texts.add(text)
+        if is_new:
+            self._policy.write_quarantine(error)
+
+    def take_count(self) -> int:
+        """Return how many samples this thread has skipped since the last call: counted when their task is delivered."""
+        count, self._local.count = getattr(self._local, "count", 0), 0
         return count
 
 
-def read_samples(source: IndexedSource, numbers: Int64, epochs: Int64, errors: SampleErrors) -> list[tuple[int, Any]]:
-    """The samples with these numbers, each with its place among them; without those that failed, if they may."""
+def read_samples(
+    source: IndexedSource, numbers: IntArray, epochs: IntArray, errors: SampleErrors
+) -> list[tuple[int, Any]]:
+    """Read samples, each with its index among ``numbers``; those that fail are left out, if they may be skipped."""
     try:
         return list(enumerate(source.read(numbers)))
-    except Exception as error:  # noqa: BLE001 - told with its place, and raised again unless skipped
+    except Exception as error:  # noqa: BLE001 - raised again with the sample, unless skipped
         if not errors.skips:
-            raise _told(error, source, numbers, "while reading") from None
-    found = []
-    for place, number in enumerate(numbers):
-        one = numbers[place : place + 1]
+            raise _find_failing_sample(error, source, numbers, "while reading") from None
+    samples = []
+    for index, number in enumerate(numbers):
         try:
-            found.append((place, source.read(one)[0]))
+            samples.append((index, source.read(numbers[index : index + 1])[0]))
         except Exception as error:  # noqa: BLE001 - counted, or raised again
-            errors.handle(_placed(error, source, int(number), "while reading"), int(epochs[place]))
-    return found
+            errors.handle(_add_location(error, source, int(number), "while reading"), int(epochs[index]))
+    return samples
 
 
-def gathered(source: IndexedSource, numbers: Int64, ragged: Ragged) -> Any | None:
-    """A batch that the source makes as a whole, if it does."""
+def read_batch_of(source: IndexedSource, numbers: IntArray, ragged: Ragged) -> Any | None:
+    """Read a batch, if the source makes batches."""
     try:
         return source.read_batch(numbers, ragged)
-    except Exception as error:  # noqa: BLE001 - the same error, told with its place
-        raise _told(error, source, numbers, "while reading") from None
+    except Exception as error:  # noqa: BLE001 - the same error, with its location
+        raise _find_failing_sample(error, source, numbers, "while reading") from None
 
 
-def collated(samples: list[Any], step: Batch, source: Located, numbers: Int64) -> Any:
-    """One batch of samples; an error is told with where they are."""
+def collate_samples(samples: list[Any], stage: Batch, source: Located, numbers: IntArray) -> Any:
+    """Combine samples into a batch; an error gets the location of the first."""
     try:
-        return collate(samples, step.ragged) if step.collate is None else step.collate(samples)
-    except Exception as error:  # noqa: BLE001 - the same error, told with its place
-        name = "collate" if step.collate is None else f"collate({name_of(step.collate)})"
-        raise _placed(error, source, int(numbers[0]), f"in {name}, batch from") from None
+        return collate(samples, stage.ragged) if stage.collate is None else stage.collate(samples)
+    except Exception as error:  # noqa: BLE001 - the same error, with its location
+        name = "collate" if stage.collate is None else f"collate({function_location(stage.collate)})"
+        raise _add_location(error, source, int(numbers[0]), f"in {name}, batch from") from None
 
 
-def _told(error: Exception, source: IndexedSource, numbers: Int64, stage: str) -> Exception:
-    """The error with the sample it is about: its own word where it has one, else found by asking one by one."""
+def _find_failing_sample(error: Exception, source: IndexedSource, numbers: IntArray, activity: str) -> Exception:
+    """Return the error with a note about its sample, which is found by reading one by one if it has no key."""
     if isinstance(error, ShoalError) and error.key is not None:
-        error.add_note(stage)
+        error.add_note(activity)
         return error
     for number in numbers.tolist():
         try:
             source.read(np.array([number]))
-        except Exception as found:  # noqa: BLE001 - this is the one
-            return _placed(found, source, number, stage)
+        except Exception as sample_error:  # noqa: BLE001 - raised by the caller
+            return _add_location(sample_error, source, number, activity)
     return error
 
 
-def _placed(error: Exception, source: Located, number: int, stage: str) -> Exception:
+def _add_location(error: Exception, source: Located, number: int, activity: str) -> Exception:
     shard, key = source.locate(number)
-    where = ", ".join(f"{word} {value}" for word, value in (("shard", shard), ("key", key)) if value is not None)
-    error.add_note(f"{stage}{': ' + where if where else ''}, sample {number}")
+    location = ", ".join(f"{name} {value}" for name, value in (("shard", shard), ("key", key)) if value is not None)
+    error.add_note(f"{activity}{': ' + location if location else ''}, sample {number}")
     return error
 
 
-def apply_steps(
+def apply_stages(
     values: list[tuple[int, Any]],
-    steps: tuple[PerSample, ...],
+    stages: tuple[PerSample, ...],
     source: Located,
-    numbers: Int64,
-    seed_of: Callable[[int], tuple[int, int]],
+    numbers: IntArray,
+    seed_at: Callable[[int], tuple[int, int]],
     errors: SampleErrors,
-    processes: Processes,
-    placing: BatchRowWriter | None = None,
+    processes: ProcessPool,
+    row_writer: BatchRowWriter | None = None,
 ) -> list[tuple[int, int, Any]]:
-    """(place, value) through all steps, in the order written, as (place, part, value).
+    """Apply all stages to pairs of an index among ``numbers`` and a value; return (index, part, value).
 
-    ``seed_of`` gives the seed and the epoch of the sample at a place. ``placing`` gets what a last map gives.
+    ``seed_at`` returns the seed and the epoch of the sample at an index. ``row_writer`` gets the values of a last map.
     """
-    found = [(place, 0, value) for place, value in values]
+    items = [(index, 0, value) for index, value in values]
     random = 0
-    for at, step in enumerate(steps):
-        random += takes_rng(step.function)
-        is_last = at == len(steps) - 1 and isinstance(step, Map)
-        call = _caller(step, random, source, numbers, seed_of, errors, processes, placing if is_last else None)
-        if isinstance(step, Map):
-            found = [(place, part, value) for place, part, value in call(found) if value is not _FAILED]
-        elif isinstance(step, Filter):
-            kept = call(found)
-            found = [item for item, (_, _, keep) in zip(found, kept, strict=True) if keep is True]
+    for at, stage in enumerate(stages):
+        random += takes_rng(stage.function)
+        is_last = at == len(stages) - 1 and isinstance(stage, Map)
+        call = _stage_function(
+            stage, random, source, numbers, seed_at, errors, processes, row_writer if is_last else None
+        )
+        if isinstance(stage, Map):
+            items = [(index, part, value) for index, part, value in call(items) if value is not _FAILED]
+        elif isinstance(stage, Filter):
+            items = [item for item, (_, _, keep) in zip(items, call(items), strict=True) if keep is True]
         else:
-            found = _numbered([(place, many) for place, _, many in call(found) if many is not _FAILED])
-    return found
+            items = _number_parts([(index, values) for index, _, values in call(items) if values is not _FAILED])
+    return items
 
 
-def _numbered(found: list[tuple[int, list[Any]]]) -> list[tuple[int, int, Any]]:
-    """What came of each sample, counted from 0 again for each."""
+def _number_parts(lists: list[tuple[int, list[Any]]]) -> list[tuple[int, int, Any]]:
+    """Number the values of each sample from 0."""
     counts: dict[int, int] = {}
-    out = []
-    for place, many in found:
-        for value in many:
-            part = counts.get(place, 0)
-            counts[place] = part + 1
-            out.append((place, part, value))
-    return out
+    items = []
+    for index, values in lists:
+        for value in values:
+            part = counts.get(index, 0)
+            counts[index] = part + 1
+            items.append((index, part, value))
+    return items
 
 
 class _Failed:
-    """Stands where a value would, when there is none because of an error that was passed over."""
+    """Replaces the value of a sample that failed and is skipped."""
 
 
 _FAILED = _Failed()
 
 
-def _caller(
-    step: PerSample,
+def _stage_function(
+    stage: PerSample,
     at: int,
     source: Located,
-    numbers: Int64,
-    seed_of: Callable[[int], tuple[int, int]],
+    numbers: IntArray,
+    seed_at: Callable[[int], tuple[int, int]],
     errors: SampleErrors,
-    processes: Processes,
-    placing: BatchRowWriter | None,
+    processes: ProcessPool,
+    row_writer: BatchRowWriter | None,
 ) -> Callable[[list[tuple[int, int, Any]]], list[tuple[int, int, Any]]]:
-    """A function that calls the step's function on each value, keeping its place."""
-    random = takes_rng(step.function)
+    """Return a function that applies a stage to (index, part, value)."""
+    random = takes_rng(stage.function)
 
     def seeds(items: list[tuple[int, int, Any]]) -> list[Seeds]:
         if not random:
             return [None] * len(items)
-        # `at`, so that two steps do not draw the same numbers for one sample.
-        return [(*seed_of(place), int(numbers[place]), part, at) for place, part, _ in items]
+        # With `at`, two stages have different random numbers for one sample.
+        return [(*seed_at(index), int(numbers[index]), part, at) for index, part, _ in items]
 
-    def failed(error: Exception, place: int) -> _Failed:
-        errors.handle(_placed(error, source, int(numbers[place]), _stage(step)), seed_of(place)[1])
+    def failed(error: Exception, index: int) -> _Failed:
+        errors.handle(_add_location(error, source, int(numbers[index]), _describe(stage)), seed_at(index)[1])
         return _FAILED
 
     def call(items: list[tuple[int, int, Any]]) -> list[tuple[int, int, Any]]:
-        results = _called(step, [value for _, _, value in items], seeds(items), processes, placing)
+        results = _apply(stage, [value for _, _, value in items], seeds(items), processes, row_writer)
         return [
-            (place, part, failed(result.error, place) if isinstance(result, Raised) else result)
-            for (place, part, _), result in zip(items, results, strict=True)
+            (index, part, failed(result.error, index) if isinstance(result, FailedCall) else result)
+            for (index, part, _), result in zip(items, results, strict=True)
         ]
 
     return call
 
 
-def _stage(step: PerSample) -> str:
-    kind = {Map: "map", Filter: "filter", FlatMap: "flat_map"}[type(step)]
-    return f"in {kind}({name_of(step.function)})"
+def _describe(stage: PerSample) -> str:
+    kind = {Map: "map", Filter: "filter", FlatMap: "flat_map"}[type(stage)]
+    return f"in {kind}({function_location(stage.function)})"
 
 
-def _called(
-    step: PerSample, values: list[Any], seeds: list[Seeds], processes: Processes, placing: BatchRowWriter | None = None
+def _apply(
+    stage: PerSample,
+    values: list[Any],
+    seeds: list[Seeds],
+    processes: ProcessPool,
+    row_writer: BatchRowWriter | None = None,
 ) -> list[Any]:
-    """The function's results; ``Raised`` stands where there is none."""
-    if isinstance(step, Map) and step.workers == "process" and values:
+    """Call the stage's function on each value; ``FailedCall`` replaces the result of a call that raised."""
+    if isinstance(stage, Map) and stage.workers == "process" and values:
         try:
-            return processes.map(step.function, values, seeds)
+            return processes.map(stage.function, values, seeds)
         except Exception as error:
-            error.add_note(_stage(step))
+            error.add_note(_describe(stage))
             raise
-    results = (_result(step, value, seed) for value, seed in zip(values, seeds, strict=True))
-    return list(results if placing is None else map(placing, results))
+    results = (_result(stage, value, seed) for value, seed in zip(values, seeds, strict=True))
+    return list(results if row_writer is None else map(row_writer, results))
 
 
-def _result(step: PerSample, value: Any, seed: Seeds) -> Any:
+def _result(stage: PerSample, value: Any, seed: Seeds) -> Any:
     try:
-        result = step.function(value) if seed is None else step.function(value, rng=rng_for(*seed))
-        # Here, since what it gives may fail only when it is looked at.
-        return list(result) if isinstance(step, FlatMap) else bool(result) if isinstance(step, Filter) else result
-    except Exception as error:  # noqa: BLE001 - told with its place, and raised again unless skipped
-        return Raised(error)
+        result = stage.function(value) if seed is None else stage.function(value, rng=rng_for(*seed))
+        # Evaluated here, since an iterable or a truth value may raise, too.
+        return list(result) if isinstance(stage, FlatMap) else bool(result) if isinstance(stage, Filter) else result
+    except Exception as error:  # noqa: BLE001 - raised again with the sample, unless skipped
+        return FailedCall(error)
 
 
-def mapped_batch(
+def map_batch(
     batch: Any,
-    steps: tuple[Map, ...],
+    stages: tuple[Map, ...],
     seeds: tuple[int, int, int],
     source: Located,
-    numbers: Int64,
-    processes: Processes,
+    numbers: IntArray,
+    processes: ProcessPool,
 ) -> Any:
-    """A batch through functions of batches; an error is told with where its samples are."""
-    for at, step in enumerate(steps):
-        seed = (*seeds, 1, at, 0) if takes_rng(step.function) else None
-        (batch,) = _called(step, [batch], [seed], processes)
-        if isinstance(batch, Raised):
+    """Apply functions to a batch; an error gets the location of its first sample."""
+    for at, stage in enumerate(stages):
+        seed = (*seeds, 1, at, 0) if takes_rng(stage.function) else None
+        (batch,) = _apply(stage, [batch], [seed], processes)
+        if isinstance(batch, FailedCall):
             first = int(numbers[0]) if len(numbers) else 0
-            raise _placed(batch.error, source, first, f"{_stage(step)}, batch from") from None
+            raise _add_location(batch.error, source, first, f"{_describe(stage)}, batch from") from None
     return batch
 
 
-def through(
+def apply_to_element(
     element: Element,
-    steps: Sequence[PerSample],
+    stages: Sequence[PerSample],
     seeds: tuple[int, ...],
     epoch: int,
     errors: SampleErrors,
-    processes: Processes,
+    processes: ProcessPool,
 ) -> list[Element]:
-    """One element of the line through steps that look at it alone."""
+    """Apply stages to one element of the stream."""
     values: list[Any] = [element.value]
-    for at, step in enumerate(steps):
-        random = takes_rng(step.function)
-        given = [(*seeds, part, at, 1) if random else None for part in range(len(values))]
-        results = _called(step, values, given, processes)
+    for at, stage in enumerate(stages):
+        random = takes_rng(stage.function)
+        value_seeds = [(*seeds, part, at, 1) if random else None for part in range(len(values))]
+        results = _apply(stage, values, value_seeds, processes)
         for result in results:
-            if isinstance(result, Raised):
-                result.error.add_note(_stage(step))
+            if isinstance(result, FailedCall):
+                result.error.add_note(_describe(stage))
                 errors.handle(result.error, epoch)
-        values = _next_values(step, values, results)
+        values = _next_values(stage, values, results)
     return [replace(element, value=value, size=size_of(value)) for value in values]
 
 
-def _next_values(step: PerSample, values: list[Any], results: list[Any]) -> list[Any]:
-    good = [(value, result) for value, result in zip(values, results, strict=True) if not isinstance(result, Raised)]
-    if isinstance(step, Map):
-        return [result for _, result in good]
-    if isinstance(step, Filter):
-        return [value for value, keep in good if keep]
-    return [one for _, many in good for one in many]
-
-
-# --------------------------------------------- map(fn, workers="process"): for functions that hold the GIL all the time
+def _next_values(stage: PerSample, values: list[Any], results: list[Any]) -> list[Any]:
+    succeeded = [
+        (value, result) for value, result in zip(values, results, strict=True) if not isinstance(result, FailedCall)
+    ]
+    if isinstance(stage, Map):
+        return [result for _, result in succeeded]
+    if isinstance(stage, Filter):
+        return [value for value, keep in succeeded if keep]
+    return [value for _, values in succeeded for value in values]
 
 
 @dataclass(frozen=True, slots=True)
-class Raised:
-    """An exception, where a value would be."""
+class FailedCall:
+    """Replaces the result of a call that raised."""
 
     error: Exception
 
 
-class Processes:
-    """Other processes that call functions, started when the first one is needed."""
+class ProcessPool:
+    """Processes for functions that hold the GIL, ``map(function, workers="process")``; started when first needed."""
 
     def __init__(self, count: int | None = None) -> None:
         self._count = count or os.cpu_count() or 1
@@ -307,27 +329,27 @@ class Processes:
         self._process = os.getpid()
 
     def map(self, function: Callable[..., Any], values: list[Any], seeds: list[Seeds]) -> list[Any]:
-        """What the function gives for each value; ``Raised`` stands where it raised.
+        """Call the function on each value; ``FailedCall`` replaces the result of a call that raised.
 
-        Raises OptionError for a function that another process cannot get, and LoaderError when a process has died.
+        Raises OptionError for a function that another process cannot import, and LoaderError if a process has died.
         """
         from concurrent.futures import CancelledError
         from concurrent.futures.process import BrokenProcessPool
 
         parts = max(1, min(self._count, len(values)))
-        cut = [len(values) * at // parts for at in range(parts + 1)]
-        pool = self._started(function)
-        ranges = [slice(begin, end) for begin, end in itertools.pairwise(cut)]
+        edges = [len(values) * at // parts for at in range(parts + 1)]
+        pool = self._start(function)
+        ranges = [slice(begin, end) for begin, end in itertools.pairwise(edges)]
         try:
             futures: list[Future[bytes]] = [pool.submit(_call_all, function, values[at], seeds[at]) for at in ranges]
-            return [result for future in futures for result in pickle.loads(future.result())]  # noqa: S301 - our own
+            return [result for future in futures for result in pickle.loads(future.result())]  # noqa: S301 - from own processes
         except (BrokenProcessPool, CancelledError) as error:
             self._forget(pool)
             hint = "was it killed, for want of memory?"
             raise LoaderError("a process that maps samples has ended", found=str(error) or None, hint=hint) from error
 
-    def _started(self, function: Callable[..., Any]) -> ProcessPoolExecutor:
-        import multiprocessing  # here, since few need it and `import shoal` is to be quick
+    def _start(self, function: Callable[..., Any]) -> ProcessPoolExecutor:
+        import multiprocessing  # here, since it is rarely needed and slows down `import shoal`
         from concurrent.futures import ProcessPoolExecutor
 
         with self._lock:
@@ -335,51 +357,51 @@ class Processes:
                 _check_picklable(function)
                 self._checked.append(function)
             if self._pool is None:
-                # Never fork: threads of this process may hold locks, and object stores do not survive it.
+                # Never fork: threads of this process may hold locks, and object stores do not work after a fork.
                 method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
                 context = multiprocessing.get_context(method)
                 self._pool = ProcessPoolExecutor(
-                    self._count, context, initializer=configure_all, initargs=(_sendable_settings(),)
+                    self._count, context, initializer=configure_all, initargs=(_picklable_settings(),)
                 )
             return self._pool
 
     def _forget(self, pool: ProcessPoolExecutor) -> None:
-        """The next call starts other processes."""
+        """Have the next call start other processes."""
         with self._lock:
             if self._pool is pool:
                 self._pool = None
 
-    def close(self, patience: float | None = None) -> None:
-        """End the processes when they are done with what they have begun, or by force after ``patience`` seconds."""
-        if self._process != os.getpid():  # a forked child has none
+    def close(self, timeout_s: float | None = None) -> None:
+        """End the processes when their calls have returned, or by force after ``timeout_s`` seconds."""
+        if self._process != os.getpid():  # a forked child has no processes
             return
         with self._lock:
             pool, self._pool = self._pool, None
         if pool is None:
             return
         children = list((getattr(pool, "_processes", None) or {}).values())
-        pool.shutdown(wait=patience is None, cancel_futures=True)
-        if patience is not None:
-            _end(children, patience)
+        pool.shutdown(wait=timeout_s is None, cancel_futures=True)
+        if timeout_s is not None:
+            _terminate(children, timeout_s)
 
 
-def _sendable_settings() -> dict[str, dict[str, Any]]:
-    """How stores are reached, for processes that read themselves; without providers that cannot be sent to them."""
+def _picklable_settings() -> dict[str, dict[str, Any]]:
+    """Return the options of stores for processes that read data, without values that cannot be pickled."""
     settings = configured()
     for options in settings.values():
         for name, value in list(options.items()):
             try:
                 pickle.dumps(value)
-            except Exception:  # noqa: BLE001 - a lambda, or anything else: the environment may still tell
+            except Exception:  # noqa: BLE001 - a lambda, for one: the environment may have credentials
                 del options[name]
     return settings
 
 
-def _end(children: list[Any], patience: float) -> None:
-    """Wait for processes to end, then make them."""
+def _terminate(children: list[Any], timeout_s: float) -> None:
+    """Wait for processes to end, then kill those that have not."""
     from multiprocessing.connection import wait
 
-    until = time.monotonic() + patience
+    until = time.monotonic() + timeout_s
     running = {child.sentinel: child for child in children}
     while running and (left := until - time.monotonic()) > 0:
         for sentinel in wait(list(running), left):
@@ -402,39 +424,39 @@ def _check_picklable(function: Callable[..., Any]) -> None:
 
 
 def _call_all(function: Callable[..., Any], values: list[Any], seeds: list[Seeds]) -> bytes:
-    """All results in one string, made here: what cannot be sent is its own sample's error and nobody else's."""
+    """Return all results pickled; a result that cannot be pickled is an error of its own sample only."""
     results = [_call(function, value, seed) for value, seed in zip(values, seeds, strict=True)]
     try:
         return pickle.dumps(results, pickle.HIGHEST_PROTOCOL)
-    except Exception:  # noqa: BLE001 - found out one by one
-        return pickle.dumps([_sent(result) for result in results], pickle.HIGHEST_PROTOCOL)
+    except Exception:  # noqa: BLE001 - each result is tried
+        return pickle.dumps([_picklable_result(result) for result in results], pickle.HIGHEST_PROTOCOL)
 
 
 def _call(function: Callable[..., Any], value: Any, seed: Seeds) -> Any:
     try:
         return function(value) if seed is None else function(value, rng=rng_for(*seed))
-    except Exception as error:  # noqa: BLE001 - it goes back as a value, with the text of its traceback
+    except Exception as error:  # noqa: BLE001 - returned as a value, with the text of its traceback
         import traceback
 
         error.add_note("".join(traceback.format_exception(error)).rstrip())
-        return Raised(_sendable(error))
+        return FailedCall(_picklable_error(error))
 
 
-def _sent(result: Any) -> Any:
+def _picklable_result(result: Any) -> Any:
     try:
         pickle.dumps(result)
-    except Exception as error:  # noqa: BLE001 - it goes back as a value
-        return Raised(_sendable(error))
+    except Exception as error:  # noqa: BLE001 - returned as a value
+        return FailedCall(_picklable_error(error))
     return result
 
 
-def _sendable(error: Exception) -> Exception:
-    """The error, or one that tells of it where it does not survive being sent."""
-    with contextlib.suppress(Exception):  # classes may do anything when they are copied
-        if type(pickle.loads(pickle.dumps(error))) is type(error):  # noqa: S301 - made on this line
+def _picklable_error(error: Exception) -> Exception:
+    """Return the error, or a LoaderError with its text if it cannot be pickled."""
+    with contextlib.suppress(Exception):  # pickling runs code of its class
+        if type(pickle.loads(pickle.dumps(error))) is type(error):  # noqa: S301 - pickled on this line
             return error
     found = f"{type(error).__name__}: {error}"
-    told = LoaderError("a function raised what cannot be sent between processes", found=found)
+    replacement = LoaderError("a function raised what cannot be sent between processes", found=found)
     for note in getattr(error, "__notes__", ()):
-        told.add_note(note)
-    return told
+        replacement.add_note(note)
+    return replacement

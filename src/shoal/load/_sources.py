@@ -1,4 +1,7 @@
-"""What a loader can read, and samples kept in memory."""
+"""What a loader can read: indexed sources, streams, sequences, and samples cached in memory.
+
+`describe_source` turns any data into a `SourceDescription`.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,14 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-import numpy.typing as npt
 
+from shoal._typing import IntArray
 from shoal.errors import OptionError
-from shoal.shard import ReadSchedule
+from shoal.shard._shuffle_window import ReadSchedule
+from shoal.shard._stream import ErrorPolicy
 
 from ._columns import Ragged
-from ._stages import Map, PerSample, Step, name_of, rng_for, takes_rng
+from ._stages import Map, PerSample, Stage, function_location, rng_for, takes_rng
 
 __all__ = [
     "CachedData",
@@ -29,34 +33,35 @@ __all__ = [
     "SupportsLoading",
     "SupportsMemoryCache",
     "SupportsPrefetch",
+    "ZippedSource",
     "describe_source",
+    "source_settings",
+    "zip_streams",
 ]
-
-Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class SourceLayout:
-    """How samples lie: what decides in which order it is good to read them."""
+    """How samples are stored, which decides in what order they are best read."""
 
-    shard_starts: Int64
+    shard_starts: IntArray
     """The number of each shard's first sample, and the total at the end."""
     mean_bytes: float | None = None
-    """Bytes a sample takes, on average, where that is known."""
+    """Mean bytes of a sample, if known."""
     local: bool = True
-    """Whether reading one sample alone is cheap."""
+    """Whether reading a single sample is cheap."""
 
 
 class Located(Protocol):
-    """What can say where a sample is."""
+    """A source that knows where its samples are stored."""
 
     def locate(self, number: int) -> tuple[str | None, str | None]:
-        """The shard and the key of a sample, for messages."""
+        """Return the shard and the key of a sample, for messages."""
         ...
 
 
 class IndexedSource(Located, Protocol):
-    """Numbered samples: what exact orders, lengths and resuming need. Safe to use from several threads."""
+    """Samples by number, as exact orders, lengths and resuming need. Thread-safe."""
 
     def __len__(self) -> int: ...
 
@@ -65,12 +70,12 @@ class IndexedSource(Located, Protocol):
         """Differs when the samples or their numbers do."""
         ...
 
-    def read(self, numbers: Int64) -> list[Any]:
-        """The samples with these numbers, in this order."""
+    def read(self, numbers: IntArray) -> list[Any]:
+        """Return the samples with these numbers, in this order."""
         ...
 
-    def read_batch(self, numbers: Int64, ragged: Ragged) -> Any | None:
-        """A batch of them gathered as a whole, where that is quicker than sample by sample; else None."""
+    def read_batch(self, numbers: IntArray, ragged: Ragged) -> Any | None:
+        """Return a batch of them, if that is faster than sample by sample; else None."""
         ...
 
     def geometry(self) -> SourceLayout: ...
@@ -78,7 +83,7 @@ class IndexedSource(Located, Protocol):
 
 @runtime_checkable
 class SupportsMemoryCache(Protocol):
-    """Samples that may be kept in memory, as they are stored, where they are read in no order."""
+    """A source that can keep its samples in memory, as stored, when they are read in random order."""
 
     def hold(self, most_bytes: int) -> None:
         """Keep them, if they take no more than this."""
@@ -87,68 +92,70 @@ class SupportsMemoryCache(Protocol):
 
 @runtime_checkable
 class SupportsPrefetch(Protocol):
-    """Samples that are far away, and better fetched before they are read."""
+    """A remote source, whose samples are best fetched before they are read."""
 
     def foresee_order(self, foresight: ReadSchedule) -> PrefetchedSource | None:
-        """Fetch them in the order told, from now until what this gives is closed; None where that is no use."""
+        """Fetch samples in this order until the returned value is closed; None if that would not help."""
         ...
 
 
 class PrefetchedSource(Protocol):
-    """Samples that are being fetched ahead."""
+    """Samples that are being prefetched."""
 
     def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
 class StreamSource:
-    """A line of samples that can only be read from its start: a pipe, a generator, a live feed."""
+    """Samples that can only be read from the first one on: a pipe, a generator, a live feed."""
 
     begin: Callable[[], Iterator[Any]]
-    """Starts the line anew."""
+    """Starts the stream from its first sample."""
     name: str
     once: bool = False
-    """Whether it can be started one time only."""
+    """Whether it can be started only once."""
     set_epoch: Callable[[int], object] | None = None
-    """Told which epoch is started next, where that changes what comes."""
+    """Called with the epoch before it is started, if samples depend on it."""
     close: Callable[[], object] | None = None
-    """Told when nothing more is wanted for now."""
+    """Called when no more samples are needed for now."""
 
     @property
     def fingerprint(self) -> str:
-        """By its name: what it will give is not known."""
+        """Depends on the name only: samples are not known beforehand."""
         return hashlib.sha256(f"stream {self.name}".encode()).hexdigest()[:16]
 
     def of_epoch(self, epoch: int) -> Iterator[Any]:
-        """The line anew, for an epoch."""
+        """Start the stream for an epoch."""
         if self.set_epoch is not None:
             self.set_epoch(epoch)
         return self.begin()
 
     def locate(self, number: int) -> tuple[str | None, str | None]:
-        """A name, and how many came before."""
+        """Return the name of the stream, and how many samples came before."""
         return self.name, str(number)
 
 
 @dataclass(frozen=True)
 class SourceDescription:
-    """A source and what is done to its samples first."""
+    """A source, and the stages that come before those of the loader."""
 
     source: IndexedSource | StreamSource
-    steps: tuple[PerSample | Step, ...] = ()
+    steps: tuple[PerSample | Stage, ...] = ()
     collate: Callable[[list[Any]], Any] | None = None
-    """Makes a batch of samples, where the data says how."""
+    """Combines samples into a batch, if the data has a way of its own."""
+    errors: ErrorPolicy | None = None
+    """What the data does with samples that fail."""
 
 
 @runtime_checkable
 class SupportsLoading(Protocol):
-    """Anything that says itself how a loader reads it."""
+    """Data that describes itself to a loader."""
 
     def __load__(self) -> SourceDescription: ...
 
 
 class SequenceSource:
-    """Anything with a length and positions: a list, an array, a map-style dataset of PyTorch's."""
+    """Anything with a length and indices: a list, an array, a map-style dataset of PyTorch."""
 
     def __init__(self, samples: Any) -> None:
         self.samples = samples
@@ -158,33 +165,39 @@ class SequenceSource:
 
     @property
     def fingerprint(self) -> str:
-        """By type and length: what it holds is not looked at."""
+        """Depends on type and length only: samples are not examined."""
         kind = type(self.samples)
         return hashlib.sha256(f"{kind.__module__}.{kind.__qualname__} {len(self)}".encode()).hexdigest()[:16]
 
-    def read(self, numbers: Int64) -> list[Any]:
-        """One by one, or in one call where there is ``__getitems__``, as PyTorch has it."""
-        together = getattr(self.samples, "__getitems__", None)
-        if together is not None:
-            return list(together(numbers.tolist()))
+    def read(self, numbers: IntArray) -> list[Any]:
+        """Read one by one, or with ``__getitems__`` if there is one, as in PyTorch."""
+        getitems = getattr(self.samples, "__getitems__", None)
+        if getitems is not None:
+            return list(getitems(numbers.tolist()))
         return [self.samples[number] for number in numbers.tolist()]
 
-    def read_batch(self, numbers: Int64, ragged: Ragged) -> Any | None:
-        """An array's rows are taken at once."""
+    def read_batch(self, numbers: IntArray, ragged: Ragged) -> Any | None:
+        """Return rows of an array; None of anything else."""
         del ragged
         return self.samples[numbers] if isinstance(self.samples, np.ndarray) else None
 
     def locate(self, number: int) -> tuple[str | None, str | None]:
-        """Its number is all that is known of a sample."""
+        """Return the number only."""
         return None, str(number)
 
     def geometry(self) -> SourceLayout:
-        """One shard."""
+        """Return the layout of one shard."""
         return SourceLayout(np.array([0, len(self)], np.int64))
 
 
+def source_settings(source: IndexedSource | StreamSource) -> dict[str, Any]:
+    """Return what identifies the samples of a source: a digest of each setting if it has them apart, else of all."""
+    digests: dict[str, Any] | None = getattr(source, "setting_digests", None)
+    return {"data": source.fingerprint} if digests is None else digests
+
+
 def describe_source(data: Any) -> SourceDescription:
-    """How this is read: by its own word, by position, or as a line. Raises OptionError when it cannot be."""
+    """Return how to read data: as it describes itself, by index, or as a stream. Raises OptionError if impossible."""
     if isinstance(data, SupportsLoading):
         return data.__load__()
     if isinstance(data, (str, bytes, os.PathLike)):
@@ -197,7 +210,7 @@ def describe_source(data: Any) -> SourceDescription:
     if isinstance(data, Iterator):
         return SourceDescription(StreamSource(lambda: data, type(data).__name__, once=True))
     if isinstance(data, Iterable):
-        set_epoch = getattr(data, "set_epoch", None)  # as iterable datasets of PyTorch and Hugging Face have it
+        set_epoch = getattr(data, "set_epoch", None)  # iterable datasets of PyTorch and Hugging Face have it
         return SourceDescription(StreamSource(lambda: iter(data), type(data).__name__, set_epoch=set_epoch))
     if callable(data):
         begin: Callable[[], Any] = data
@@ -210,7 +223,7 @@ def describe_source(data: Any) -> SourceDescription:
 
 
 class CachedData:
-    """Data whose samples, after these maps, are kept."""
+    """Data whose samples are cached in memory after some maps."""
 
     def __init__(self, data: Any, steps: tuple[Map, ...], seed: int) -> None:
         self._data = data
@@ -219,67 +232,126 @@ class CachedData:
         self._described: SourceDescription | None = None
 
     def __load__(self) -> SourceDescription:
-        """The cache itself is made once, so that all loaders over it share it."""
+        """Describe the cache, which is created once, so that all loaders over it share it."""
         if self._described is None:
             below = describe_source(self._data)
             steps = (*below.steps, *self._steps)
             if isinstance(below.source, StreamSource):
                 raise OptionError("only samples with positions are kept", found=below.source.name)
-            maps = [step for step in steps if isinstance(step, Map)]
+            maps = [stage for stage in steps if isinstance(stage, Map)]
             if len(maps) < len(steps):
                 raise OptionError("only samples are kept", expected="cache() before all but map()")
-            self._described = SourceDescription(_Cached(below.source, maps, self._seed), collate=below.collate)
+            cached = _CachedSource(below.source, maps, self._seed)
+            self._described = SourceDescription(cached, collate=below.collate, errors=below.errors)
         return self._described
 
 
-class _Cached:
-    """Numbered samples, each read and mapped once."""
+class _CachedSource:
+    """An indexed source whose samples are each read and mapped once."""
 
     def __init__(self, below: IndexedSource, maps: list[Map], seed: int) -> None:
         self._below = below
         self._maps = maps
         self._seed = seed
-        self._kept: dict[int, Any] = {}
+        self._values: dict[int, Any] = {}
 
     def __len__(self) -> int:
         return len(self._below)
 
     @property
     def fingerprint(self) -> str:
-        """That of the samples."""
+        """That of the uncached samples."""
         return self._below.fingerprint
 
-    def read(self, numbers: Int64) -> list[Any]:
-        """Those kept, and the others read now; two threads that miss the same one both read it."""
-        missing = [number for number in numbers.tolist() if number not in self._kept]
+    @property
+    def setting_digests(self) -> dict[str, Any]:
+        """Those of the uncached samples."""
+        return source_settings(self._below)
+
+    def read(self, numbers: IntArray) -> list[Any]:
+        """Return samples, reading those that are not cached; two threads that miss the same one both read it."""
+        missing = [number for number in numbers.tolist() if number not in self._values]
         if missing:
             values = self._below.read(np.array(missing, np.int64))
             random = 0
-            for step in self._maps:
-                random += takes_rng(step.function)
-                values = [self._mapped(step, value, at, random) for value, at in zip(values, missing, strict=True)]
-            self._kept.update(zip(missing, values, strict=True))
-        return [self._kept[number] for number in numbers.tolist()]
+            for stage in self._maps:
+                random += takes_rng(stage.function)
+                values = [self._map(stage, value, at, random) for value, at in zip(values, missing, strict=True)]
+            self._values.update(zip(missing, values, strict=True))
+        return [self._values[number] for number in numbers.tolist()]
 
-    def _mapped(self, step: Map, value: Any, number: int, random: int) -> Any:
-        """What is random is drawn once, as in the first epoch."""
+    def _map(self, stage: Map, value: Any, number: int, random: int) -> Any:
+        """Map one value; random numbers are those of the first epoch."""
         try:
-            if takes_rng(step.function):
-                return step.function(value, rng=rng_for(self._seed, 0, number, 0, random))
-            return step.function(value)
+            if takes_rng(stage.function):
+                return stage.function(value, rng=rng_for(self._seed, 0, number, 0, random))
+            return stage.function(value)
         except Exception as error:
-            error.add_note(f"in map({name_of(step.function)}), to be kept")
+            error.add_note(f"in map({function_location(stage.function)}), to be kept")
             raise
 
-    def read_batch(self, numbers: Int64, ragged: Ragged) -> Any | None:
-        """Samples are what is kept."""
+    def read_batch(self, numbers: IntArray, ragged: Ragged) -> Any | None:
+        """Return None: only samples are cached."""
         del numbers, ragged
         return None
 
     def locate(self, number: int) -> tuple[str | None, str | None]:
-        """Where the sample is stored."""
+        """Return where the sample is stored."""
         return self._below.locate(number)
 
     def geometry(self) -> SourceLayout:
-        """How the samples are stored."""
+        """Return how the samples are stored."""
         return self._below.geometry()
+
+
+class ZippedSource:
+    """An indexed source of tuples, with one sample of each of several sources."""
+
+    def __init__(self, sources: list[IndexedSource]) -> None:
+        self._sources = sources
+
+    def __len__(self) -> int:
+        return min(map(len, self._sources))
+
+    @property
+    def fingerprint(self) -> str:
+        """Depends on those of all sources."""
+        return hashlib.sha256(" ".join(source.fingerprint for source in self._sources).encode()).hexdigest()[:16]
+
+    def read(self, numbers: IntArray) -> list[Any]:
+        """Return tuples of the samples with these numbers."""
+        return list(zip(*(source.read(numbers) for source in self._sources), strict=True))
+
+    def read_batch(self, numbers: IntArray, ragged: Ragged) -> Any | None:
+        """Return a batch of each source, if all sources make batches."""
+        parts = [source.read_batch(numbers, ragged) for source in self._sources]
+        return None if any(part is None for part in parts) else tuple(parts)
+
+    def locate(self, number: int) -> tuple[str | None, str | None]:
+        """Return where the sample of the first source is stored."""
+        return self._sources[0].locate(number)
+
+    def geometry(self) -> SourceLayout:
+        """Return how the samples of the first source are stored."""
+        layout = self._sources[0].geometry()
+        return SourceLayout(np.minimum(layout.shard_starts, len(self)), layout.mean_bytes, layout.local)
+
+
+def zip_streams(streams: list[StreamSource]) -> StreamSource:
+    """Return a stream of tuples; the shortest stream ends it."""
+
+    def set_epoch(epoch: int) -> None:
+        for stream in streams:
+            if stream.set_epoch is not None:
+                stream.set_epoch(epoch)
+
+    def begin() -> Iterator[Any]:
+        return zip(*(stream.begin() for stream in streams), strict=False)
+
+    def close() -> None:
+        for stream in streams:
+            if stream.close is not None:
+                stream.close()
+
+    name = "zip of " + ", ".join(stream.name for stream in streams)
+    return StreamSource(begin, name, any(stream.once for stream in streams), set_epoch, close)

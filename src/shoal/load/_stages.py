@@ -1,4 +1,4 @@
-"""Stages of a pipeline as frozen values, and the elements that flow between them."""
+"""Stages of a pipeline as frozen values, and the elements that pass between them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import inspect
 import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
 from shoal.errors import OptionError
-from shoal.order import PendingElement, key_of
+from shoal.order._permutation import key_of
+from shoal.order._state import PendingElement
 
 from ._columns import Ragged
 
@@ -20,38 +21,38 @@ __all__ = [
     "Batch",
     "Bucket",
     "Element",
-    "ElementPosition",
     "Enumerate",
     "EpochEnd",
     "Filter",
     "FlatMap",
-    "Held",
     "Interleave",
     "Map",
     "Pack",
+    "PendingGroups",
     "PerSample",
+    "ResumePoint",
     "Shuffle",
     "Skip",
-    "Step",
+    "Stage",
     "Take",
     "TakeWhile",
     "TaskResult",
     "Unbatch",
     "Window",
-    "fed_again",
-    "name_of",
+    "function_location",
+    "replay_pending",
     "rng_for",
     "takes_rng",
 ]
 
 WorkerKind = Literal["thread", "process"]
 _PURPOSE = 7
-"""So that a sample's own random numbers are not those of the order."""
+"""Keeps the random numbers of a sample apart from those of the order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Map:
-    """One element in, one out."""
+    """Replace each element by what a function returns."""
 
     function: Callable[..., Any]
     workers: WorkerKind = "thread"
@@ -59,21 +60,21 @@ class Map:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Only elements for which the function is true."""
+    """Keep only elements for which the function is true."""
 
     function: Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
 class FlatMap:
-    """One element in, any number out."""
+    """Replace each element by any number of elements."""
 
     function: Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Elements gathered ``size`` at a time."""
+    """Combine every ``size`` elements into a batch."""
 
     size: int
     drop_last: bool = False
@@ -83,11 +84,11 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Batches of elements of about the same length: one open batch for each bucket between boundaries."""
+    """Batch elements of similar length: one open batch for each bucket between boundaries."""
 
     boundaries: tuple[int, ...]
     sizes: tuple[int, ...]
-    """Elements a batch, for each bucket: one more than there are boundaries."""
+    """Elements per batch, for each bucket: one more than there are boundaries."""
     length_of: Callable[[Any], int]
     drop_last: bool = False
     ragged: Ragged = "pad"
@@ -96,24 +97,24 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """Token sequences put together into rows of ``length`` tokens."""
+    """Pack token sequences into rows of ``length`` tokens."""
 
     length: int
     field: str
     how: Literal["first_fit", "concat"] = "first_fit"
     open_rows: int = 64
-    """Rows that first-fit keeps open; the fullest leaves when one more is needed."""
+    """Rows that first-fit keeps open; the fullest is delivered when one more is needed."""
     pad: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Unbatch:
-    """Batches taken apart into elements."""
+    """Split batches into elements."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Lists of ``size`` neighbours, each starting ``shift`` after the one before."""
+    """Lists of ``size`` consecutive elements, each starting ``shift`` after the one before."""
 
     size: int
     shift: int
@@ -122,44 +123,44 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """The first elements only."""
+    """Keep the first elements only."""
 
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """All but the first elements."""
+    """Leave out the first elements."""
 
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class TakeWhile:
-    """Elements until the function is first false."""
+    """Stop at the first element for which the function is false."""
 
     function: Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Enumerate:
-    """Pairs of a number and an element."""
+    """Replace each element by a pair of its number and itself."""
 
     start: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Shuffle:
-    """Elements mixed through a buffer: for a line that has no positions."""
+    """Shuffle samples: through a buffer if they are a stream, else by their order."""
 
     buffer: int | None
-    """How many; None where there are positions, and so no buffer."""
+    """Size of the buffer; None if samples have positions, which need none."""
     seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Interleave:
-    """What a function makes of each element, several at a time in turns."""
+    """Replace each element by the elements of an iterable, taking turns between several."""
 
     function: Callable[[Any], Any]
     cycle: int = 2
@@ -167,42 +168,43 @@ class Interleave:
 
 
 PerSample = Map | Filter | FlatMap
-Gathering = Batch | Bucket | Pack | Shuffle | Unbatch | Window
-Step = PerSample | Gathering | Take | Skip | TakeWhile | Enumerate | Interleave
+Stage = (
+    PerSample | Batch | Bucket | Pack | Shuffle | Unbatch | Window | Take | Skip | TakeWhile | Enumerate | Interleave
+)
 
 
 _TAKES_RNG: weakref.WeakKeyDictionary[Callable[..., Any], bool] = weakref.WeakKeyDictionary()
-"""Not a cache that keeps them: a function may hold a whole dataset."""
+"""Weak, since a function may refer to an entire dataset."""
 
 
 def takes_rng(function: Callable[..., Any]) -> bool:
-    """Whether a function asks for a random generator, by a parameter named ``rng``."""
+    """Whether a function has a parameter ``rng``, for a random generator."""
     try:
-        known = _TAKES_RNG.get(function)
-        if known is None:
-            known = _TAKES_RNG[function] = _asks_for_rng(function)
-    except TypeError:  # neither hashed nor referred to weakly
-        return _asks_for_rng(function)
-    return known
+        takes = _TAKES_RNG.get(function)
+        if takes is None:
+            takes = _TAKES_RNG[function] = _has_rng_parameter(function)
+    except TypeError:  # not hashable, or without weak references
+        return _has_rng_parameter(function)
+    return takes
 
 
-def _asks_for_rng(function: Callable[..., Any]) -> bool:
+def _has_rng_parameter(function: Callable[..., Any]) -> bool:
     try:
         return "rng" in inspect.signature(function).parameters
-    except (TypeError, ValueError):  # some built-in functions do not say
+    except (TypeError, ValueError):  # some built-in functions have no signature
         return False
 
 
-def name_of(function: Callable[..., Any]) -> str:
-    """A function's name and where it is written, for messages."""
-    inner = inspect.unwrap(getattr(function, "func", function))  # a partial's own function
+def function_location(function: Callable[..., Any]) -> str:
+    """Return a function's name, file and line, for messages."""
+    inner = inspect.unwrap(getattr(function, "func", function))  # the function of a partial
     name = getattr(inner, "__qualname__", type(inner).__name__)
     code = getattr(inner, "__code__", None) or getattr(type(inner).__call__, "__code__", None)
     return f"{name} at {os.path.basename(code.co_filename)}:{code.co_firstlineno}" if code is not None else name
 
 
 def check_callable(what: str, function: object) -> None:
-    """Raise OptionError when it cannot be called."""
+    """Raise OptionError if it cannot be called."""
     if not callable(function):
         raise OptionError(f"{what} takes a function", expected="something to call", found=repr(function))
 
@@ -217,18 +219,18 @@ def check_buckets(boundaries: Sequence[int], sizes: Sequence[int]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class ElementPosition:
-    """Where to go on, so that nothing comes twice and nothing is left out.
+class ResumePoint:
+    """Where to resume after an element, so that nothing is repeated or left out.
 
-    ``position`` is the first place on the line that is not used up. ``part`` says how much of what came of the sample
-    there is used already. ``pending`` are samples before it that are read and not yet delivered, in the groups they
-    wait in. ``count`` is how many elements came before: what is skipped where only replaying helps.
+    ``position`` is that of the first sample that was not delivered completely, counted through all epochs, and ``part``
+    the number of its elements that were. ``pending`` are samples before it that are buffered, by group.
     """
 
     position: int
     part: int = 0
     pending: tuple[tuple[PendingElement, ...], ...] = ()
-    count: int = 0
+    drawn: str = ""
+    """Checksum of what a sampler has drawn up to here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,35 +239,40 @@ class Element:
 
     value: Any
     samples: int
-    mark: ElementPosition
+    resume_point: ResumePoint
     key: PendingElement = (0, 0, 0)
-    """Which sample it came of, where it is of one."""
+    """The sample that it is made from, if it is one."""
     repeated: int = 0
-    """How many of its samples came already in this epoch."""
+    """How many of its samples were delivered earlier in this epoch."""
     size: int = 0
-    """Bytes, where that was looked at."""
+    """Bytes, if measured."""
 
 
-Held = list[list[Element]]
-"""Elements that a step held back when it was left, in the groups they waited in."""
+PendingGroups = list[list[Element]]
+"""Elements that a stage had buffered when the state was saved, read again, by group."""
 
 
-def fed_again(held: Held) -> Iterator[Element]:
-    """Elements that were held back, one after the other; those that are still to be fed wait in the mark of each."""
-    for at, group in enumerate(held):
-        later = tuple(tuple(element.key for element in other) for other in held[at + 1 :])
-        for place, element in enumerate(group):
-            rest = tuple(other.key for other in group[place + 1 :])
-            yield replace(element, mark=replace(element.mark, pending=(rest, *later) if rest else later))
+def replay_pending(groups: PendingGroups) -> Iterator[Element]:
+    """Yield elements that a stage had buffered, each with the keys of those that follow it.
+
+    So a state that is saved in between is complete.
+    """
+    for at, group in enumerate(groups):
+        later = tuple(tuple(element.key for element in other) for other in groups[at + 1 :])
+        for index, element in enumerate(group):
+            rest = tuple(other.key for other in group[index + 1 :])
+            yield replace(
+                element, resume_point=replace(element.resume_point, pending=(rest, *later) if rest else later)
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """What came of one unit of work."""
+    """The elements that a task made."""
 
     elements: list[Element]
     skipped: int = 0
-    """Samples of it that failed and were passed over."""
+    """Samples that failed and were skipped."""
 
     @property
     def size(self) -> int:
@@ -275,17 +282,13 @@ class TaskResult:
 
 @dataclass(frozen=True, slots=True)
 class EpochEnd:
-    """Stands between the elements of two epochs."""
-
-    epoch: int
-    mark: ElementPosition = field(default_factory=lambda: ElementPosition(0))
-    """Where the next epoch begins."""
+    """Separates the elements of two epochs."""
 
 
 def rng_for(seed: int, epoch: int, number: int, *parts: int) -> np.random.Generator:
-    """The random generator of one sample in one epoch, or of a part of it: the same on every rank, in every run.
+    """Return the random generator of a sample, or a part of it, in an epoch: the same on every rank and in every run.
 
-    Example:
+    Examples:
         >>> bool(rng_for(0, 1, 5).random() == rng_for(0, 1, 5).random())
         True
     """

@@ -1,17 +1,17 @@
-"""Threads that work ahead, and a line that gives their results in order.
+"""`Workers`, threads that run tasks, and `PrefetchQueue`, which returns their results in order.
 
-What happens when:
+What happens on:
 
-- **success**: results come in the order of the units, whatever order they were finished in;
-- **failure**: the exception is raised where its result would have come; the units after it stay good, so a caller who
-  catches it may go on;
-- **the caller stops** (break, an exception of its own, Ctrl-C, garbage collection): units not begun are dropped, those
-  that run are left to end, then the threads end; nothing is delivered any more. A function that does not return is
-  waited for a few seconds and then left: its thread ends with it;
-- **the interpreter exits**: the same, before its modules are torn down; threads are daemons, so that a function of the
-  user's that never returns cannot keep the process alive;
-- **the process forks**: threads do not live in the child, and its locks may be held by nobody; there this object is
-  only forgotten, and new work begins.
+- **success**: results are returned in the order of the tasks, in whatever order they finish;
+- **failure**: the exception is raised in place of its result; later results stay valid, so a caller that catches it may
+  continue;
+- **the caller stops** (break, an exception, Ctrl-C, garbage collection): tasks that have not begun are dropped, those
+  that run are left to finish, then the threads end, and nothing is delivered any more. A function that does not return
+  is waited for a few seconds; its thread ends when it returns;
+- **interpreter exit**: the same, before modules are torn down; threads are daemons, so that a function of the user that
+  never returns cannot keep the process alive;
+- **fork**: threads do not exist in the child, and its locks may never be released; there this object is forgotten, and
+  new work begins.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from shoal.errors import LoaderError, LoaderTimeoutError
 
 __all__ = ["PrefetchQueue", "Workers"]
 
-_SLOW = 0.001
-"""Seconds that a unit takes to come which comes from a slow feed."""
-U = TypeVar("U")
+_SLOW_TASK_S = 0.001
+"""If the next task took longer than this to arrive, tasks come from a slow stream."""
+T = TypeVar("T")
 R = TypeVar("R")
 
 
-class _Ticket:
-    """One unit of work: waiting, running or done."""
+class _QueuedTask:
+    """A task in the queue: waiting, running or done."""
 
     __slots__ = ("_done", "_size_of", "error", "is_queued", "result", "run", "size")
 
@@ -43,27 +43,27 @@ class _Ticket:
         self._size_of = size_of
         self.result: Any = None
         self.size = 0
-        """Bytes of the result, when it is there."""
+        """Bytes of the result, once the task is done."""
         self.error: BaseException | None = None
         self.is_queued = False
         self._done = threading.Event()
 
     def work(self) -> None:
-        """Do it, here and now."""
+        """Run the task in this thread."""
         run, self.run = self.run, None
         try:
             if run is not None:
                 self.result = run()
                 self.size = self._size_of(self.result)
-        except StopIteration as error:  # raised again as it is, it would end the caller's loop as if all were done
+        except StopIteration as error:  # raised again, it would end the caller's loop silently
             self.error = RuntimeError("a function of the pipeline raised StopIteration")
             self.error.__cause__ = error
-        except BaseException as error:  # noqa: BLE001 - raised again where the result is asked for
+        except BaseException as error:  # noqa: BLE001 - raised again in place of the result
             self.error = error
         self._done.set()
 
     def fail(self, error: BaseException) -> None:
-        """Have it end with this error, undone."""
+        """End the task with this error, without running it."""
         self.run, self.error = None, error
         self._done.set()
 
@@ -76,211 +76,199 @@ class _Ticket:
 
 
 class Workers:
-    """A number of threads that take work first come, first served; the number may change while they work."""
+    """Threads that run tasks in the order in which they were added; their number may change at any time."""
 
     def __init__(self, name: str = "shoal-load") -> None:
         self._name = name
-        self._waiting: deque[_Ticket] = deque()
+        self._waiting: deque[_QueuedTask] = deque()
         self._changed = threading.Condition()
         self._threads: list[threading.Thread] = []
-        self._wanted = 0
-        self._made = 0
+        self._count = 0
+        self._started = 0
         self._process = os.getpid()
         self.is_closed = False
 
     @property
     def is_usable(self) -> bool:
-        """Whether there is still somebody to work: not after ``close``, and not in a forked child."""
+        """Whether tasks can be added: not after ``close``, and not in a forked child."""
         return not self.is_closed and self._process == os.getpid()
 
     @property
     def count(self) -> int:
-        """How many threads there are to be."""
-        return self._wanted
+        """Number of threads, once those that are ending have ended."""
+        return self._count
 
     def resize(self, count: int) -> None:
-        """Have this many threads from now on; those too many end after the work they are at."""
+        """Change the number of threads; surplus threads end after the task that they run."""
         with self._changed:
-            self._wanted = count
+            self._count = count
             self._threads = [thread for thread in self._threads if thread.is_alive()]
             for _ in range(count - len(self._threads)):
-                self._made += 1
-                thread = threading.Thread(target=_serve, args=(self, self._made), name=f"{self._name}-{self._made}")
+                self._started += 1
+                thread = threading.Thread(target=_run_tasks, args=(self,), name=f"{self._name}-{self._started}")
                 thread.daemon = True
                 self._threads.append(thread)
                 thread.start()
             self._changed.notify_all()
 
-    def add(self, ticket: _Ticket) -> None:
-        """Put work at the end."""
+    def add(self, queued: _QueuedTask) -> None:
+        """Append a task."""
         with self._changed:
-            ticket.is_queued = True
-            self._waiting.append(ticket)
+            queued.is_queued = True
+            self._waiting.append(queued)
             self._changed.notify()
 
-    def take(self) -> _Ticket | None:
-        """The next work for the thread that asks; None when it is to end."""
+    def take(self) -> _QueuedTask | None:
+        """Wait for the next task of the calling thread; None if the thread is to end."""
         me = threading.current_thread()
         with self._changed:
             while True:
-                if len(self._threads) > self._wanted and me in self._threads:
+                if len(self._threads) > self._count and me in self._threads:
                     self._threads.remove(me)
                     return None
                 if self._waiting:
                     return self._waiting.popleft()
                 self._changed.wait()
 
-    def withdraw(self, ticket: _Ticket) -> bool:
-        """Take back work that no thread has begun; False when one has."""
+    def withdraw(self, queued: _QueuedTask) -> bool:
+        """Remove a task that no thread has begun; False if one has."""
         with self._changed:
-            if ticket.is_queued and ticket not in self._waiting:
+            if queued.is_queued and queued not in self._waiting:
                 return False
-            if ticket.is_queued:
-                self._waiting.remove(ticket)
-            ticket.is_queued = False
+            if queued.is_queued:
+                self._waiting.remove(queued)
+            queued.is_queued = False
             return True
 
-    def close(self, patience: float | None = None) -> None:
-        """Drop what waits, let what runs end, and wait until every thread has ended, or for ``patience`` seconds."""
+    def close(self, timeout_s: float | None = None) -> None:
+        """Drop waiting tasks, and wait until every thread has ended, or for ``timeout_s`` seconds."""
         self.is_closed = True
         if self._process != os.getpid():
             return
         threads = list(self._threads)
         with self._changed:
-            for ticket in self._waiting:  # so that nobody waits for it
-                ticket.fail(LoaderError("the loader was closed while a batch was waited for"))
+            for queued in self._waiting:  # so that no caller waits for it
+                queued.fail(LoaderError("the loader was closed while a batch was waited for"))
             self._waiting.clear()
         self.resize(0)
-        until = None if patience is None else time.monotonic() + patience
+        until = None if timeout_s is None else time.monotonic() + timeout_s
         for thread in threads:
-            if thread is not threading.current_thread():  # a collector may run in one of them
+            if thread is not threading.current_thread():  # the garbage collector may run in one of them
                 thread.join(None if until is None else max(0.0, until - time.monotonic()))
 
 
-def _serve(workers: Workers, number: int) -> None:
-    del number
-    while (ticket := workers.take()) is not None:
-        ticket.work()
-        del ticket  # a result is its consumer's alone: this thread must not keep it until the next one
+def _run_tasks(workers: Workers) -> None:
+    while (queued := workers.take()) is not None:
+        queued.work()
+        del queued  # this thread must not keep the result alive until its next task
 
 
-class PrefetchQueue(Generic[U, R]):
-    """Units worked on ahead of the one asked for, results in order.
+class PrefetchQueue(Generic[T, R]):
+    """Bounded queue that runs tasks ahead of the consumer and returns their results in order.
 
-    ``depth`` says, each time, how many units may be under way or ready beside the one given out, and ``budget`` how
-    many bytes: of results that are there by ``size_of``, of others as many as the largest of late had. With no workers
-    each is done when it is asked for. Where the units themselves may be waited for, ``is_patient``, they are only asked
-    for when a result is wanted. ``timeout`` bounds the wait for one result.
+    ``depth`` returns how many tasks may be in progress or ready besides the one just returned. ``budget`` limits their
+    bytes: ``size_of`` measures a result, and one that is not ready counts as much as recent large ones. With no workers
+    each task runs when its result is requested. If getting a task may block, ``is_lazy``, tasks are only taken when a
+    result is requested. ``timeout`` limits the wait for one result, in seconds.
     """
 
     def __init__(
         self,
-        units: Iterator[U],
-        work: Callable[[U], R],
+        tasks: Iterator[T],
+        work: Callable[[T], R],
         workers: Workers,
         depth: Callable[[], int],
         timeout: float | None = None,
         *,
         budget: int | None = None,
         size_of: Callable[[R], int] = lambda _: 0,
-        is_patient: bool = False,
+        is_lazy: bool = False,
     ) -> None:
-        self._units = units
+        self._tasks = tasks
         self._work = work
         self._workers = workers
         self._depth = depth
         self._timeout = timeout
         self._budget = budget
         self._size_of = size_of
-        self._is_patient = is_patient
-        self._expected: float | None = None
-        """Bytes that a result is taken to have before it is there; None while none was seen."""
-        self._tickets: deque[_Ticket] = deque()
-        self._ended = False
-        self._unit_took = 0.0
-        self.waited = 0.0
-        """Seconds that the last result was waited for."""
+        self._is_lazy = is_lazy
+        self._expected_size: float | None = None
+        """Bytes assumed for a result that is not ready; None before the first one."""
+        self._queue: deque[_QueuedTask] = deque()
+        self._is_exhausted = False
+        self._task_wait_s = 0.0
+        """Seconds that the last task took to arrive."""
 
-    def __iter__(self) -> PrefetchQueue[U, R]:
+    def __iter__(self) -> PrefetchQueue[T, R]:
         return self
 
     def __next__(self) -> R:
         self._fill(max(1, self._depth()))
-        if not self._tickets:
+        if not self._queue:
             raise StopIteration
-        ticket = self._tickets[0]
-        begun = time.perf_counter()
-        self._wait(ticket)
-        self.waited = time.perf_counter() - begun
-        self._weigh(ticket)
-        self._tickets.popleft()
-        if not self._is_patient and self._workers.count:
+        queued = self._queue[0]
+        self._wait(queued)
+        if queued.size:
+            self._expected_size = max(float(queued.size), 0.9 * (self._expected_size or 0.0) + 0.1 * queued.size)
+        self._queue.popleft()
+        if not self._is_lazy and self._workers.count:
             self._fill(self._depth())
-        if ticket.error is None:
-            result: R = ticket.result
+        if queued.error is None:
+            result: R = queued.result
             return result
-        error = ticket.error
+        error = queued.error
         try:
             raise error
         finally:
-            del error, ticket  # its traceback has this frame, and the frame would have it
+            del error, queued  # its traceback refers to this frame, which would refer to it
 
     @property
     def ready(self) -> int:
-        """Results that are there and not yet asked for."""
-        return sum(ticket.is_done for ticket in self._tickets)
-
-    def _weigh(self, ticket: _Ticket) -> None:
-        """Learn how large results are."""
-        if ticket.size:
-            self._expected = max(float(ticket.size), 0.9 * (self._expected or 0.0) + 0.1 * ticket.size)
+        """Results that are ready and not yet requested."""
+        return sum(queued.is_done for queued in self._queue)
 
     def _fits(self) -> bool:
-        """Whether one more result may be made: one always may, and only one until a first one was seen."""
-        if not self._tickets or self._budget is None:
+        """Whether one more task fits the budget: one always does, and only one before the first result."""
+        if not self._queue or self._budget is None:
             return True
-        if self._expected is None:
+        if self._expected_size is None:
             return False
-        held = sum(ticket.size if ticket.is_done else self._expected for ticket in self._tickets)
-        return held + self._expected <= self._budget
+        size = sum(queued.size if queued.is_done else self._expected_size for queued in self._queue)
+        return size + self._expected_size <= self._budget
 
-    def _is_held_up(self) -> bool:
-        """Whether to wait for another unit would keep back a result that is there."""
-        return self._unit_took > _SLOW and bool(self._tickets) and self._tickets[0].is_done
+    def _would_delay(self) -> bool:
+        """Whether waiting for another task would delay a result that is ready."""
+        return self._task_wait_s > _SLOW_TASK_S and bool(self._queue) and self._queue[0].is_done
 
-    def _fill(self, most: int) -> None:
-        most = most if self._workers.count else 1
-        while len(self._tickets) < most and not self._ended and self._fits() and not self._is_held_up():
-            begun = time.perf_counter()
+    def _fill(self, depth: int) -> None:
+        depth = depth if self._workers.count else 1
+        while len(self._queue) < depth and not self._is_exhausted and self._fits() and not self._would_delay():
+            begin = time.perf_counter()
             try:
-                unit = next(self._units)
-                self._unit_took = time.perf_counter() - begun
+                task = next(self._tasks)
+                self._task_wait_s = time.perf_counter() - begin
             except StopIteration:
-                self._ended = True
+                self._is_exhausted = True
                 return
-            except Exception as error:  # noqa: BLE001 - raised where its unit would have come
-                self._ended = True
-                self._tickets.append(_failed(error))
+            except Exception as error:  # noqa: BLE001 - raised in place of the task's result
+                self._is_exhausted = True
+                queued = _QueuedTask(lambda: None, lambda _: 0)
+                queued.fail(error)
+                self._queue.append(queued)
                 return
-            ticket = _Ticket(lambda unit=unit: self._work(unit), self._size_of)  # type: ignore[misc]
-            self._tickets.append(ticket)
+            queued = _QueuedTask(lambda task=task: self._work(task), self._size_of)  # type: ignore[misc]
+            self._queue.append(queued)
             if self._workers.count:
-                self._workers.add(ticket)
+                self._workers.add(queued)
 
-    def _wait(self, ticket: _Ticket) -> None:
-        if ticket.is_done:
+    def _wait(self, queued: _QueuedTask) -> None:
+        if queued.is_done:
             return
-        if not self._workers.count and self._workers.withdraw(ticket):
-            ticket.work()
-        elif not ticket.wait(self._timeout):
+        if not self._workers.count and self._workers.withdraw(queued):
+            queued.work()
+        elif not queued.wait(self._timeout):
             raise LoaderTimeoutError(
                 "no batch came in time",
                 expected=f"one within {self._timeout} s",
                 hint="raise `timeout`, or see `loader.stats()` for what takes so long",
             )
-
-
-def _failed(error: BaseException) -> _Ticket:
-    ticket = _Ticket(lambda: None, lambda _: 0)
-    ticket.fail(error)
-    return ticket

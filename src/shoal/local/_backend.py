@@ -1,6 +1,14 @@
-"""What a database has to do to keep an index, the one in memory, and the records they hold.
+"""The interface of an index's database, the records it keeps, and the backend in memory.
 
-All that an index promises is written once, over this; a database is one private module that does these few things.
+Everything an index promises is implemented once, on this interface; each database is one private module.
+
+Records by kind:
+
+    head    a dataset's name     its versions, tags, and number in the order of changes
+    entry   name@version         schema, metadata and description of one version
+    data    cid.place            storage and shards of data, and the entries that refer to it
+    schema-head, schema          a schema's name; Name@version
+    lens-head, lens              a lens's name; Name@version
 """
 
 from __future__ import annotations
@@ -31,8 +39,8 @@ __all__ = [
     "VersionList",
     "VersionRecord",
     "data_key",
-    "decoded",
-    "encoded",
+    "decode_record",
+    "encode_record",
 ]
 
 T = TypeVar("T")
@@ -42,7 +50,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What a dataset can be found by."""
+    """The searchable terms and numbers of a dataset."""
 
     name: str
     number: int
@@ -55,7 +63,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A term that rows must have; with ``prefix``, one that begins so."""
+    """A term that rows must have; with ``prefix``, the start of one."""
 
     text: str
     prefix: bool = False
@@ -63,7 +71,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is looked for: rows with all terms, and numbers within bounds, both ends included."""
+    """A search: rows with all terms, and with numbers within the bounds, both ends included."""
 
     terms: tuple[Term, ...] = ()
     samples: tuple[int | None, int | None] = (None, None)
@@ -115,7 +123,7 @@ class Backend(Protocol):
         ...
 
     def transact(self, change: Callable[[Transaction], T]) -> T:
-        """Do what ``change`` does, whole or not at all; it may be called again when another process was quicker.
+        """Apply ``change`` atomically; it may be called again if another process was faster.
 
         An error of ``change`` undoes everything.
         """
@@ -134,8 +142,71 @@ class Backend(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the database; the next call reaches it again."""
+        """Close the connection; the next call opens it again."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class VersionRecord:
+    """One version of a name, and the data it stands for."""
+
+    version: str
+    data: str
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A dataset's name: its history, oldest first, and its tags."""
+
+    number: int
+    versions: tuple[VersionRecord, ...]
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRecord:
+    """Schema, metadata and description of one version."""
+
+    schema_ref: str
+    created_at: float
+    metadata: dict[str, Any] | None = None
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DataRecord:
+    """Data in one place."""
+
+    cid: str
+    storage: Storage
+    shards: tuple[StoredShard, ...]
+    refs: tuple[str, ...] = ()
+    """The versions that stand for it: it is forgotten with the last of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class VersionList:
+    """The versions of a schema or a lens, with a hash of what each one is; oldest first."""
+
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+def data_key(cid: str, place: str) -> Key:
+    """Return the key of the record for data with this content in this place."""
+    return "data", f"{cid}.{hashlib.sha256(place.encode()).hexdigest()[:16]}"
+
+
+def encode_record(value: Any) -> bytes:
+    """Return a record as JSON."""
+    return msgspec.json.encode(value)
+
+
+def decode_record(data: bytes, kind: type[T], key: Key) -> T:
+    """Return the record that JSON describes. Raises CatalogError if it does not describe one."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise CatalogError("a record of the index cannot be read", found=f"{key[0]} {key[1]}: {error}") from error
 
 
 class MemoryBackend:
@@ -220,75 +291,3 @@ def _fits(row: Row, query: Query) -> bool:
 
 def _has(row: Row, term: Term) -> bool:
     return any(text.startswith(term.text) for text in row.terms) if term.prefix else term.text in row.terms
-
-
-# ::
-#
-#     head    a dataset's name     its versions, tags, and place in searches
-#     entry   name@version         what is said of one version
-#     data    cid.place            where data lies and what it hashes to, and who refers to it
-#     schema-head, schema          a schema's name; Name@version
-#     lens-head, lens              a lens's name; Name@version
-
-
-@dataclass(frozen=True, slots=True)
-class VersionRecord:
-    """One version of a name, and the data it stands for."""
-
-    version: str
-    data: str
-
-
-@dataclass(frozen=True, slots=True)
-class Head:
-    """A dataset's name: its history, oldest first, and its tags."""
-
-    number: int
-    versions: tuple[VersionRecord, ...]
-    tags: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class EntryRecord:
-    """What is said of one version."""
-
-    schema_ref: str
-    created_at: float
-    metadata: dict[str, Any] | None = None
-    description: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class DataRecord:
-    """Data in one place."""
-
-    cid: str
-    storage: Storage
-    shards: tuple[StoredShard, ...]
-    refs: tuple[str, ...] = ()
-    """The versions that stand for it: it is forgotten with the last of them."""
-
-
-@dataclass(frozen=True, slots=True)
-class VersionList:
-    """The versions of a schema or a lens, with a hash of what each one is; oldest first."""
-
-    versions: dict[str, str] = field(default_factory=dict)
-
-
-def data_key(cid: str, place: str) -> Key:
-    """Where data of this content, kept in this place, is recorded."""
-    return "data", f"{cid}.{hashlib.sha256(place.encode()).hexdigest()[:16]}"
-
-
-def encoded(value: Any) -> bytes:
-    """A record as its document."""
-    return msgspec.json.encode(value)
-
-
-def decoded(data: bytes, kind: type[T], key: Key) -> T:
-    """A document as its record. Raises CatalogError for what none of ours wrote."""
-    try:
-        return msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise CatalogError("a record of the index cannot be read", found=f"{key[0]} {key[1]}: {error}") from error

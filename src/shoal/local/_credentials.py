@@ -1,4 +1,4 @@
-"""Credentials of S3: read from a mapping or a ``.env`` file, held in memory, never written anywhere."""
+"""S3 credentials, from a mapping or a ``.env`` file; kept in memory, never written."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shoal.errors import OptionError
-from shoal.store import configure, configured, options_for, scheme_of
+from shoal.store._options import configure, configured, options_for
+from shoal.store._url import scheme_of
 
 __all__ = ["Credentials", "CredentialsLike", "check_no_secret", "credentials_of", "reach"]
 
@@ -59,7 +60,7 @@ def credentials_of(given: CredentialsLike | None) -> Credentials:
     Raises OptionError for a name that is not one of AWS's in a mapping, and for a key without its secret. Values are
     never in the message.
 
-    Example:
+    Examples:
         >>> credentials_of({"AWS_ENDPOINT": "http://127.0.0.1:9000", "AWS_REGION": "us-east-1"})
         Credentials(endpoint='http://127.0.0.1:9000', region='us-east-1', keys=None)
     """
@@ -124,7 +125,7 @@ def reach(root: str, endpoint: str | None, region: str | None, given: Credential
 def check_no_secret(url: str) -> str:
     """The URL itself. Raises OptionError for one that is signed or has a password in it: an index is read by many.
 
-    Example:
+    Examples:
         >>> check_no_secret("https://host/a.tar")
         'https://host/a.tar'
     """

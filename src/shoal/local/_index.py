@@ -1,8 +1,7 @@
-"""`LocalIndex`, the default index, the choice of its database, and ``@local`` references."""
+"""`LocalIndex`, the choice of its database, the default index, and ``@local`` references."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -13,15 +12,16 @@ from typing import Any, Self
 
 from shoal.errors import CatalogKeyError, OptionError
 from shoal.protocols import AbstractDataStore, DataFiles, Resolved
-from shoal.sample import Lens
-from shoal.schema import Schema
-from shoal.store import scheme_of
+from shoal.sample._lens import Lens
+from shoal.schema._schema import Schema
+from shoal.store._url import scheme_of
 
 from . import _datasets, _schemas_lenses
 from ._backend import Backend, MemoryBackend, Transaction
 from ._datasets import Bounds, When, query_of
-from ._entry import Entry, Storage, StoredShard, describe
-from ._refs import Reference, check_name, check_version, parse_reference, parse_thing
+from ._describe import describe
+from ._entry import Entry, Storage, StoredShard, check_description, check_metadata, check_tags
+from ._refs import PREFIXES, Reference, check_name, check_version, parse_artifact_ref, parse_reference
 from ._schemas_lenses import LensRecord
 from ._sqlite import SqliteBackend
 
@@ -31,10 +31,6 @@ _ID = ("about", "id")
 _CHOSEN: list[LocalIndex] = []
 _REDIS = ("redis", "rediss", "unix")
 _POSTGRES = ("postgresql", "postgres")
-_MOST_BYTES = 1 << 20
-_MOST_DEEP = 64
-_TAGS, _TAG_LETTERS, _DESCRIPTION_LETTERS = 30, 150, 5000  # as an AT Protocol record has them
-_PREFIXES = ("@local/", "shoal://local/dataset/")
 
 
 class LocalIndex:
@@ -45,7 +41,7 @@ class LocalIndex:
     a SQLite file of the user's. All of them behave alike. Nothing is opened before it is needed. ``namespace`` keeps
     several indexes apart in one Redis or PostgreSQL.
 
-    Example:
+    Examples:
         >>> import shoal
         >>> from shoal.local import LocalIndex
         >>> ds = shoal.write_samples([{"txt": "a cat"}, {"txt": "a dog"}], "memory://doc/index/pets")
@@ -80,9 +76,7 @@ class LocalIndex:
         location = getattr(self._backend, "location", None)
         if location is None:
             raise TypeError(f"{self!r} cannot be sent to another process; name a path or a URL")
-        return _reached, (location, self._namespace)
-
-    # ------------------------------------------------------------------------------------------------------ datasets
+        return _open_index, (location, self._namespace)
 
     def insert_dataset(
         self,
@@ -113,9 +107,9 @@ class LocalIndex:
             CatalogConflictError: This version is something else already.
         """
         spelled = check_name(name)
-        said = self._said(description, tags, metadata, version)
+        said = self._check_words(description, tags, metadata, version)
         if data_store is not None:
-            schema = _typed(ds)
+            schema = _schema_of(ds)
             ds = data_store.write_shards(ds, prefix=spelled, **options)
         elif options:
             raise TypeError(f"insert_dataset has no option {min(options)!r}")
@@ -143,15 +137,15 @@ class LocalIndex:
 
         Versions and errors are as for `insert_dataset`.
         """
-        said = self._said(description, tags, metadata, version)
+        said = self._check_words(description, tags, metadata, version)
         place = f"{storage.endpoint or ''} {storage.root}"
         draft = _datasets.EntryDraft(check_name(name), cid, storage, tuple(shards), place, **said)
         return self._record(draft, None, schema_ref)
 
-    def _said(
+    def _check_words(
         self, description: str | None, tags: Iterable[str], metadata: Mapping[str, Any] | None, version: str | None
     ) -> dict[str, Any]:
-        """What people say of a dataset, checked before anything is done."""
+        """Check description, tags, metadata and version before anything is written."""
         return {
             "description": None if description is None else check_description(description),
             "tags": check_tags(tags),
@@ -160,7 +154,7 @@ class LocalIndex:
         }
 
     def _record(self, draft: _datasets.EntryDraft, schema: Schema | None, schema_ref: str | None) -> Entry:
-        """Entry and schema, in one step."""
+        """Record entry and schema in one transaction."""
         kept = None if schema is None or schema_ref is not None else _schemas_lenses.check_schema(schema)
         ref = None if schema_ref is None else self._known_ref(schema_ref)
         now = time.time()
@@ -169,13 +163,13 @@ class LocalIndex:
             found = ref if kept is None else _schemas_lenses.publish_schema(records, kept, None, now)
             return _datasets.record(records, replace(draft, schema_ref=found or ""), now)
 
-        return self._mine(self._backend.transact(change))
+        return self._own(self._backend.transact(change))
 
     def _known_ref(self, ref: str) -> str:
         """The whole reference of a schema that is there; one of another network is kept as it is."""
         return ref if ref.startswith("at://") else str(self.get_schema(ref)["$ref"])
 
-    def _mine(self, entry: Entry) -> Entry:
+    def _own(self, entry: Entry) -> Entry:
         return replace(entry, _index=self)
 
     def get_dataset(self, ref: str, /) -> Entry:
@@ -183,30 +177,30 @@ class LocalIndex:
 
         Raises CatalogKeyError, which is a KeyError, when there is none.
         """
-        return self._mine(_datasets.get(self._backend, parse_reference(ref)))
+        return self._own(_datasets.get(self._backend, parse_reference(ref)))
 
     def list_datasets(self, prefix: str = "") -> Iterator[Entry]:
         """The newest version of every dataset, by name; those whose name begins with ``prefix``."""
-        return map(self._mine, _datasets.list_entries(self._backend, prefix))
+        return map(self._own, _datasets.list_entries(self._backend, prefix))
 
     def history(self, name: str) -> list[Entry]:
         """Every version of a dataset, in the order they came. Raises CatalogKeyError."""
-        return [self._mine(entry) for entry in _datasets.history(self._backend, parse_reference(name).name)]
+        return [self._own(entry) for entry in _datasets.history(self._backend, parse_reference(name).name)]
 
     def find_content(self, cid: str) -> list[Entry]:
         """Every version, of any name, that stands for the content with this address."""
-        return [self._mine(entry) for entry in _datasets.entries_of(self._backend, cid)]
+        return [self._own(entry) for entry in _datasets.entries_of(self._backend, cid)]
 
     def label(self, ref: str, name: str, *, version: str | None = None, tags: Iterable[str] = ()) -> Entry:
         """Give a version another name too: nothing is copied. Raises CatalogKeyError, CatalogConflictError."""
         asked, to, kept, now = parse_reference(ref), check_name(name), check_tags(tags), time.time()
         chosen = None if version is None else check_version(version)
-        return self._mine(self._backend.transact(lambda change: _datasets.label(change, asked, to, chosen, kept, now)))
+        return self._own(self._backend.transact(lambda change: _datasets.label(change, asked, to, chosen, kept, now)))
 
     def rename(self, name: str, to: str) -> Entry:
         """Give a dataset, with its history, another name. Raises CatalogKeyError, CatalogConflictError."""
         old, new = parse_reference(name).name, check_name(to)
-        return self._mine(self._backend.transact(lambda change: _datasets.rename(change, old, new)))
+        return self._own(self._backend.transact(lambda change: _datasets.rename(change, old, new)))
 
     def delete(self, ref: str) -> int:
         """Forget a version (``name@1.2.0``), or all of a name; returns how many versions. Raises CatalogKeyError.
@@ -227,7 +221,7 @@ class LocalIndex:
 
     def _retag(self, name: str, choose: Callable[[tuple[str, ...]], tuple[str, ...]]) -> Entry:
         spelled = parse_reference(name).name
-        return self._mine(self._backend.transact(lambda change: _datasets.retag(change, spelled, choose)))
+        return self._own(self._backend.transact(lambda change: _datasets.retag(change, spelled, choose)))
 
     def search(
         self,
@@ -251,7 +245,7 @@ class LocalIndex:
         """
         query = query_of(text, tags, schema, fields, samples, bytes, created, limit, offset)
         names = self._backend.search(query)
-        return [self._mine(entry) for entry in _datasets.read_many(self._backend, [Reference(name) for name in names])]
+        return [self._own(entry) for entry in _datasets.read_many(self._backend, [Reference(name) for name in names])]
 
     def __contains__(self, ref: object) -> bool:
         try:
@@ -262,15 +256,13 @@ class LocalIndex:
     def __len__(self) -> int:
         return self._backend.count("head")
 
-    # ------------------------------------------------------------------------------------------------------- schemas
-
     def publish_schema(self, sample_type: type[Any] | Schema, *, version: str | None = None, **options: Any) -> str:
         """Write down the schema of a class; returns the reference to it.
 
         The same content again gives the same reference. Without ``version`` a changed schema gets the next one, by what
         changed. Raises SchemaError for a version that has another content already, or is too low for what changed.
 
-        Example:
+        Examples:
             >>> import shoal
             >>> @shoal.packable
             ... class Pet:
@@ -296,8 +288,6 @@ class LocalIndex:
         """The records of all schemas, every version."""
         return (record.shown() for record in _schemas_lenses.list_schema_records(self._backend))
 
-    # -------------------------------------------------------------------------------------------------------- lenses
-
     def store_lens(self, lens: Lens[Any, Any], *, name: str | None = None, version: str | None = None) -> str:
         """Write down where a lens's code is, with a hash of it, and publish the schemas of both types.
 
@@ -309,7 +299,7 @@ class LocalIndex:
 
     def get_lens(self, ref: str, /) -> LensRecord:
         """What is known of a lens; nothing is imported. Raises CatalogKeyError."""
-        return _schemas_lenses.get_lens_record(self._backend, parse_thing("lens", ref))
+        return _schemas_lenses.get_lens_record(self._backend, parse_artifact_ref("lens", ref))
 
     def list_lenses(self) -> Iterator[LensRecord]:
         """All lenses, every version."""
@@ -328,14 +318,12 @@ class LocalIndex:
         return _schemas_lenses.find_path(self.list_lenses(), *ends)
 
     def find_lens(self, source: str, view: str) -> Lens[Any, Any]:
-        """The lenses of `find_lenses`, imported and composed."""
-        return _schemas_lenses.composed(self.find_lenses(source, view))
-
-    # ------------------------------------------------------------------------------------------------------ resource
+        """The lenses of `find_lenses`, imported and compose_lenses."""
+        return _schemas_lenses.compose_lenses(self.find_lenses(source, view))
 
     @property
     def _id(self) -> str:
-        """What tells this index from others, whoever reaches it by whatever name."""
+        """An id of this index, the same for every process and URL by which it is opened."""
 
         def change(records: Transaction) -> bytes:
             found = records.get(_ID)
@@ -358,11 +346,11 @@ class LocalIndex:
         self.close()
 
 
-def _reached(location: str, namespace: str) -> LocalIndex:
+def _open_index(location: str, namespace: str) -> LocalIndex:
     return LocalIndex(location, namespace=namespace)
 
 
-def _typed(ds: Any) -> Schema | None:
+def _schema_of(ds: Any) -> Schema | None:
     schema = getattr(ds, "schema", None)
     return schema if isinstance(schema, Schema) else None
 
@@ -370,7 +358,7 @@ def _typed(ds: Any) -> Schema | None:
 def default_index() -> LocalIndex:
     """The index that ``load_dataset("@local/name")`` asks: the one that was set, else ``LocalIndex()``.
 
-    Example:
+    Examples:
         >>> from shoal.local import LocalIndex, default_index, set_default_index
         >>> set_default_index(LocalIndex("memory://"))
         >>> default_index()
@@ -402,18 +390,18 @@ def backend_for(
     if len(given) > 1:
         raise OptionError("an index is in one place", expected="one of them", found=" and ".join(given))
     if redis is not None:
-        return _redis(client=redis, namespace=namespace)
+        return _redis_backend(client=redis, namespace=namespace)
     if host is not None or port is not None:
-        return _redis(url=f"redis://{host or '127.0.0.1'}:{port or 6379}/0", namespace=namespace)
+        return _redis_backend(url=f"redis://{host or '127.0.0.1'}:{port or 6379}/0", namespace=namespace)
     if location is None:
         location = environ.get("SHOAL_INDEX") or environ.get("REDIS_URL") or default_path(environ)
-    return _at(os.fspath(location), namespace)
+    return _backend_at(os.fspath(location), namespace)
 
 
-def _at(location: str, namespace: str) -> Backend:
+def _backend_at(location: str, namespace: str) -> Backend:
     scheme = scheme_of(location)
     if scheme in _REDIS:
-        return _redis(url=location, namespace=namespace)
+        return _redis_backend(url=location, namespace=namespace)
     if scheme in _POSTGRES:
         from ._postgres import PostgresBackend
 
@@ -427,7 +415,7 @@ def _at(location: str, namespace: str) -> Backend:
     return SqliteBackend(os.path.abspath(os.path.expanduser(path.removeprefix("file://"))))
 
 
-def _redis(*, url: str | None = None, client: Any = None, namespace: str) -> Backend:
+def _redis_backend(*, url: str | None = None, client: Any = None, namespace: str) -> Backend:
     from ._redis import RedisBackend
 
     return RedisBackend(url=url, client=client, namespace=namespace)
@@ -447,96 +435,10 @@ def default_path(environ: Mapping[str, str]) -> str:
     return os.path.join(folder, "index.db")
 
 
-def check_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Metadata as JSON gives it back; None for none.
-
-    Raises OptionError for what JSON cannot hold as it is, for more than 1 MiB, and for more than 64 levels.
-
-    Example:
-        >>> check_metadata({"source": "camera 3", "sizes": (1, 2)})
-        {'source': 'camera 3', 'sizes': [1, 2]}
-    """
-    if metadata is None:
-        return None
-    if not isinstance(metadata, Mapping):
-        raise OptionError("metadata is a mapping", found=type(metadata).__name__)
-    _check_node(dict(metadata), "metadata", _MOST_DEEP)
-    text = json.dumps(dict(metadata), ensure_ascii=False)
-    try:
-        size = len(text.encode())
-    except UnicodeEncodeError:
-        raise OptionError("metadata is not text that can be stored", found="half of a surrogate pair") from None
-    if size > _MOST_BYTES:
-        hint = "keep it in a file of the dataset, and its name here"
-        raise OptionError("the metadata is too large", expected=f"at most {_MOST_BYTES} bytes", found=size, hint=hint)
-    kept: dict[str, Any] = json.loads(text)
-    return kept
-
-
-def _check_node(node: Any, path: str, left: int) -> None:
-    if not left:
-        raise OptionError("the metadata is too deep, or contains itself", expected=f"{_MOST_DEEP} levels", field=path)
-    if isinstance(node, dict):
-        for name, inner in node.items():
-            if not isinstance(name, str):
-                raise OptionError("names in metadata are texts", found=repr(name)[:80], field=path)
-            _check_node(inner, f"{path}.{name[:40]}", left - 1)
-    elif isinstance(node, list | tuple):
-        for inner in node:
-            _check_node(inner, f"{path}[]", left - 1)
-    elif not _is_plain(node):
-        expected = "texts, finite numbers below 2**63, true, false, null, lists and mappings"
-        raise OptionError("this cannot be metadata", expected=expected, found=repr(node)[:80], field=path)
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, float):
-        return value - value == 0  # neither infinite nor NaN
-    if isinstance(value, int):
-        return -(2**63) <= value < 2**63
-    return value is None or isinstance(value, str)
-
-
-def check_tags(tags: Iterable[str]) -> tuple[str, ...]:
-    """Tags in their one spelling, sorted, each once. Raises OptionError.
-
-    Example:
-        >>> check_tags(["vision", "animals", "vision"])
-        ('animals', 'vision')
-    """
-    if isinstance(tags, str):
-        raise OptionError("tags are a list", expected=f"[{tags!r}]", found=repr(tags))
-    kept = sorted(set(map(_tag, tags)))
-    if len(kept) > _TAGS:
-        raise OptionError("there are too many tags", expected=f"at most {_TAGS}", found=len(kept))
-    return tuple(kept)
-
-
-def _tag(tag: object) -> str:
-    text = tag.strip() if isinstance(tag, str) else ""
-    if not text or len(text) > _TAG_LETTERS or not text.isprintable():
-        raise OptionError("this is no tag", expected=f"1 to {_TAG_LETTERS} printable letters", found=repr(tag)[:200])
-    return text
-
-
-def check_description(text: object) -> str:
-    """The text itself. Raises OptionError for one that is too long, or none."""
-    if not isinstance(text, str) or len(text) > _DESCRIPTION_LETTERS:
-        found = len(text) if isinstance(text, str) else repr(text)[:80]
-        raise OptionError(
-            "this is no description", expected=f"a text of at most {_DESCRIPTION_LETTERS} letters", found=found
-        )
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise OptionError("the description is not text that can be stored", found="half of a surrogate pair") from None
-    return text
-
-
 class LocalResolver:
     """Makes ``load_dataset`` understand the datasets of the default index.
 
-    Example:
+    Examples:
         >>> import shoal
         >>> from shoal.local import LocalIndex, Repo, set_default_index
         >>> set_default_index(LocalIndex("memory://"))
@@ -548,7 +450,7 @@ class LocalResolver:
 
     def matches(self, reference: str, /) -> bool:
         """``@local/...``, and the long form."""
-        return reference.startswith(_PREFIXES)
+        return reference.startswith(PREFIXES)
 
     def resolve(
         self,

@@ -17,7 +17,7 @@ from ._backend import Key, Query, Row, Term, Transaction
 __all__ = ["MIGRATIONS", "PostgresBackend"]
 
 T = TypeVar("T")
-_CONNECT_SECONDS = 10
+_CONNECT_TIMEOUT_S = 10
 
 MIGRATIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
@@ -91,12 +91,12 @@ class PostgresBackend:
 
     def _connection(self, psycopg: Any) -> Any:
         if self._held is not None and self._process != os.getpid():
-            self._inherited.append(self._held)  # never used, nor closed: it is the parent's conversation
+            self._inherited.append(self._held)  # neither used nor closed: it is the parent's connection
             self._held = None
         if self._held is not None and not self._held.closed:
             return self._held
         self._held, self._process = None, os.getpid()
-        held = psycopg.connect(self.location, autocommit=True, connect_timeout=_CONNECT_SECONDS)
+        held = psycopg.connect(self.location, autocommit=True, connect_timeout=_CONNECT_TIMEOUT_S)
         try:
             self._migrate(held)
         except BaseException:
@@ -197,7 +197,7 @@ def _where(term: Term) -> tuple[str, tuple[str, ...]]:
 
 
 class _Change:
-    """What a change may do, on a connection that holds the lock."""
+    """A transaction, on a connection that holds the advisory lock."""
 
     def __init__(self, connection: Any) -> None:
         self._do = connection.execute

@@ -1,4 +1,4 @@
-"""An index in Redis."""
+"""An index in Redis: optimistic transactions and search, each in one Lua script."""
 
 from __future__ import annotations
 
@@ -22,12 +22,8 @@ __all__ = ["RedisBackend"]
 
 T = TypeVar("T")
 
-
-# ---------------------------------------------------------------------------------------------------- an index in Redis
-
-
-_SECONDS = 30.0
-_TRIES = 1000
+_TIMEOUT_S = 30.0
+_MAX_TRIES = 1000
 
 
 def _module() -> Any:
@@ -48,7 +44,7 @@ class RedisBackend:
         self._client = client
         self._ns = namespace
         self._scripts: dict[str, Any] = {}
-        self._looked_at = False
+        self._is_checked = False
 
     @property
     def shown(self) -> str:
@@ -74,7 +70,7 @@ class RedisBackend:
             ) from error
 
     def _connected(self, redis: Any) -> Any:
-        options = {"socket_timeout": _SECONDS, "socket_connect_timeout": 5.0}
+        options = {"socket_timeout": _TIMEOUT_S, "socket_connect_timeout": 5.0}
         try:
             return redis.Redis.from_url(self.location, **options)
         except ValueError:
@@ -91,8 +87,8 @@ class RedisBackend:
     def transact(self, change: Callable[[Transaction], T]) -> T:
         """Read, decide, and write if nothing that was read has changed; else again."""
         with self._reached() as client:
-            self._say_when_forgetful(client)
-            for attempt in range(_TRIES):
+            self._warn_if_volatile(client)
+            for attempt in range(_MAX_TRIES):
                 tried = _Change(client, self._ns, self._at)
                 try:
                     done = change(tried)
@@ -106,7 +102,7 @@ class RedisBackend:
         raise CatalogConnectionError("too many others change the same entry", found=self.shown, hint="try again")
 
     def _still_stands(self, client: Any, tried: _Change) -> bool:
-        """Whether all that was read is as it was: else it was of several moments, and what came of it means nothing."""
+        """Whether nothing that was read has changed; else the reads were inconsistent, and so is the error."""
         keys = list(tried.seen)
         now = client.mget([self._at(key) for key in keys]) if keys else []
         return [_as_bytes(value) for value in now] == list(tried.seen.values())
@@ -152,32 +148,32 @@ class RedisBackend:
             self._scripts = {}
             client.close()
 
-    def _say_when_forgetful(self, client: Any) -> None:
-        """Warn, once, of a server that would lose the index."""
-        if self._looked_at:
+    def _warn_if_volatile(self, client: Any) -> None:
+        """Warn once about a server that may lose the index."""
+        if self._is_checked:
             return
-        self._looked_at = True
-        why = _forgetful(client, _module())
+        self._is_checked = True
+        why = _why_volatile(client, _module())
         if why is not None:
             text = f"the Redis at {self.shown} may lose this index: {why}"
-            warnings.warn(text, ShoalWarning, stacklevel=_frames_of_ours())
+            warnings.warn(text, ShoalWarning, stacklevel=_stacklevel())
 
 
-def _frames_of_ours() -> int:
-    """How far up the caller of shoal is: the warning is about his server."""
+def _stacklevel() -> int:
+    """Return the stack level of the caller of shoal, for the warning."""
     frame, level = sys._getframe(1), 1  # noqa: SLF001 - the only way before Python 3.12
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("shoal.", "contextlib")):
         frame, level = frame.f_back, level + 1
     return level
 
 
-def _forgetful(client: Any, redis: Any) -> str | None:
-    """Why a server would lose what it is given; None when it would not, or does not say."""
+def _why_volatile(client: Any, redis: Any) -> str | None:
+    """Return why a server may lose data; None if it does not, or does not show its settings."""
     try:
-        told = _texts(client.config_get("save")) | _texts(client.config_get("appendonly"))
-        room = _texts(client.config_get("maxmemory")) | _texts(client.config_get("maxmemory-policy"))
+        told = _decode_config(client.config_get("save")) | _decode_config(client.config_get("appendonly"))
+        room = _decode_config(client.config_get("maxmemory")) | _decode_config(client.config_get("maxmemory-policy"))
     except (redis.exceptions.ResponseError, redis.exceptions.AuthorizationError):
-        return None  # a hosted Redis keeps its settings to itself
+        return None  # a hosted Redis does not show its settings
     if told.get("appendonly") == "no" and not told.get("save"):
         return "it keeps nothing on disk, and forgets all when it restarts; start it with --appendonly yes"
     if room.get("maxmemory", "0") != "0" and room.get("maxmemory-policy", "").startswith("allkeys"):
@@ -185,8 +181,8 @@ def _forgetful(client: Any, redis: Any) -> str | None:
     return None
 
 
-def _texts(told: Any) -> dict[str, str]:
-    return {_text(name): _text(value) for name, value in dict(told).items()}
+def _decode_config(config: Any) -> dict[str, str]:
+    return {_text(name): _text(value) for name, value in dict(config).items()}
 
 
 def _text(value: Any) -> str:
@@ -198,7 +194,7 @@ def _as_bytes(value: Any) -> bytes | None:
 
 
 class _Change:
-    """What a change has read, and what it wants done."""
+    """The records that a transaction has read, and the changes it makes."""
 
     def __init__(self, client: Any, namespace: str, at: Callable[[Key], str]) -> None:
         self._client = client
@@ -238,13 +234,10 @@ class _Change:
 
 
 def _sha1(value: bytes) -> str:
-    return hashlib.sha1(value, usedforsecurity=False).hexdigest()  # what Redis has at hand; not against anybody
+    return hashlib.sha1(value, usedforsecurity=False).hexdigest()  # the hash that Redis scripts have
 
 
-# --------------------------------------------------------------------- what Redis does in one step, in its own language
-
-
-# Keys below a namespace: ``kind:key`` holds a record, ``kind:*`` the keys of a kind, ``term:*`` the names that have a
+# Keys below a namespace: ``kind:key`` is a record, ``kind:*`` the keys of a kind, ``term:*`` the names that have a
 # term, with their numbers as scores; ``terms`` all terms; ``by:*`` the names by a number; ``row:*`` the terms of a
 # name.
 
@@ -297,7 +290,7 @@ end
 redis.call('SET', done, '1', 'EX', 600)
 return 1
 """
-"""Apply changes if what they were made from still stands. A second try of the same changes is told as done."""
+"""Apply changes if the records they are based on have not changed. Repeating the same changes reports success."""
 
 SEARCH = """
 local ns, asked = KEYS[1], cmsgpack.unpack(ARGV[1])
@@ -383,4 +376,4 @@ for _, name in ipairs(names) do
 end
 return found
 """
-"""Walk the smallest set of names that could hold the answer, those with the greatest numbers first."""
+"""Walk the smallest set of names that can contain the result, greatest numbers first."""

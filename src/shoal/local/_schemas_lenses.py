@@ -1,4 +1,4 @@
-"""Schemas and lenses in an index."""
+"""Schemas and lenses in an index: a lens is kept as a reference to its code, with a hash."""
 
 from __future__ import annotations
 
@@ -16,27 +16,28 @@ from functools import reduce
 from typing import Any
 
 from shoal.errors import CatalogKeyError, LensError, LensNotFoundError, OptionError, SchemaError
-from shoal.sample import Lens, class_from_schema, is_record, schema_of
-from shoal.schema import Schema, compare, next_version, schema_from_json, schema_hash, schema_to_json
+from shoal.sample._annotations import is_record, schema_of
+from shoal.sample._class_factory import class_from_schema
+from shoal.sample._lens import Lens
+from shoal.schema._compatibility import compare, next_version
+from shoal.schema._json_schema import schema_from_json, schema_hash, schema_to_json
+from shoal.schema._schema import Schema
+from shoal.schema._version import FIRST_VERSION, bump_version, newest_version, version_precedence
 
-from ._backend import Backend, Key, Transaction, VersionList, decoded, encoded
+from ._backend import Backend, Key, Transaction, VersionList, decode_record, encode_record
 from ._refs import (
-    FIRST_VERSION,
     Reference,
-    bumped,
-    check_thing,
+    check_artifact_name,
     check_version,
-    newest,
-    parse_thing,
-    precedence,
-    thing_ref,
+    format_ref,
+    parse_artifact_ref,
 )
 
 __all__ = [
     "LensRecord",
     "SchemaRecord",
     "check_schema",
-    "composed",
+    "compose_lenses",
     "draft_of",
     "find_path",
     "get_lens_record",
@@ -51,21 +52,18 @@ __all__ = [
 ]
 
 
-# -------------------------------------------------------------------------------------------------- the schema registry
-
-
-_MOST_BYTES = 1 << 20
-_MOST_FIELDS = 10_000
+_MAX_SCHEMA_BYTES = 1 << 20
+_MAX_FIELDS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaRecord:
-    """A schema as it is kept."""
+    """A schema as the index stores it."""
 
     name: str
     version: str
     hash: str
-    """Of what decides how data is read; words do not count."""
+    """Of everything that decides how data is read; descriptions do not count."""
     document: dict[str, Any]
     """As JSON Schema."""
     created_at: float
@@ -73,7 +71,7 @@ class SchemaRecord:
     def shown(self) -> dict[str, Any]:
         """The record as users get it."""
         return {
-            "$ref": thing_ref("schema", self.name, self.version),
+            "$ref": format_ref("schema", self.name, self.version),
             "name": self.name,
             "version": self.version,
             "hash": self.hash,
@@ -90,14 +88,14 @@ def check_schema(of: type[Any] | Schema) -> Schema:
         size = len(json.dumps(schema_to_json(schema)))
     except RecursionError:
         raise SchemaError("the schema is too deep", expected="64 levels") from None
-    if len(schema.fields) > _MOST_FIELDS or size > _MOST_BYTES:
+    if len(schema.fields) > _MAX_FIELDS or size > _MAX_SCHEMA_BYTES:
         raise SchemaError(
             "the schema is too large to keep",
-            expected=f"at most {_MOST_FIELDS} fields and {_MOST_BYTES} bytes as JSON",
+            expected=f"at most {_MAX_FIELDS} fields and {_MAX_SCHEMA_BYTES} bytes as JSON",
             found=f"{len(schema.fields)} fields, {size} bytes",
         )
     try:
-        check_thing("schema", schema.name)
+        check_artifact_name("schema", schema.name)
     except OptionError as error:
         raise SchemaError(error.problem, expected=error.expected, found=error.found) from None
     schema_from_json(schema_to_json(schema))  # what cannot be read back is not kept
@@ -111,54 +109,56 @@ def publish_schema(change: Transaction, schema: Schema, version: str | None, now
     """
     key = ("schema-head", schema.name)
     found = change.get(key)
-    head = VersionList() if found is None else decoded(found, VersionList, key)
+    head = VersionList() if found is None else decode_record(found, VersionList, key)
     same = _same_content(change, head, schema, version)
     if same is not None:
-        return thing_ref("schema", schema.name, same)
-    chosen = _chosen_version(change, head, schema, version)
+        return format_ref("schema", schema.name, same)
+    chosen = _choose_schema_version(change, head, schema, version)
     kept = replace(schema, version=chosen)
     record = SchemaRecord(kept.name, chosen, schema_hash(kept), schema_to_json(kept), now)
-    change.put(("schema", f"{kept.name}@{chosen}"), encoded(record))
-    change.put(key, encoded(VersionList({**head.versions, chosen: record.hash})))
-    return thing_ref("schema", kept.name, chosen)
+    change.put(("schema", f"{kept.name}@{chosen}"), encode_record(record))
+    change.put(key, encode_record(VersionList({**head.versions, chosen: record.hash})))
+    return format_ref("schema", kept.name, chosen)
 
 
 def _same_content(change: Transaction, head: VersionList, schema: Schema, version: str | None) -> str | None:
-    """The version that has this very content: the newest of them, or the one that was asked for."""
+    """Return the version with equal content, the newest or the requested one; else None."""
     digest = schema_hash(schema)
     alike = [known for known, of in head.versions.items() if of == digest and version in (None, known)]
-    same = [known for known in alike if not compare(_kept(change, schema.name, known), schema)]
-    return newest(same) if same else None
+    same = [known for known in alike if not compare(_stored_schema(change, schema.name, known), schema)]
+    return newest_version(same) if same else None
 
 
-def _kept(change: Transaction, name: str, version: str) -> Schema:
+def _stored_schema(change: Transaction, name: str, version: str) -> Schema:
     key = ("schema", f"{name}@{version}")
     found = change.get(key)
     if found is None:
         raise CatalogKeyError("the index has no such schema", found=f"{name}@{version}")
-    return schema_of_record(decoded(found, SchemaRecord, key))
+    return schema_of_record(decode_record(found, SchemaRecord, key))
 
 
-def _chosen_version(change: Transaction, head: VersionList, schema: Schema, version: str | None) -> str:
+def _choose_schema_version(change: Transaction, head: VersionList, schema: Schema, version: str | None) -> str:
     if version is not None:
         check_version(version)
     if version in head.versions:
         raise SchemaError(
             f"{schema.name}@{version} is something else already",
             expected="the same fields, or a new version",
-            found=_first_change(_kept(change, schema.name, str(version)), schema),
+            found=_first_change(_stored_schema(change, schema.name, str(version)), schema),
             hint="leave the version out and it follows from what changed",
         )
     asked = version or schema.version
-    below = [known for known in head.versions if version is None or precedence(known) < precedence(asked)]
+    below = [
+        known for known in head.versions if version is None or version_precedence(known) < version_precedence(asked)
+    ]
     if not below:
         return asked
-    before = _kept(change, schema.name, newest(below))
+    before = _stored_schema(change, schema.name, newest_version(below))
     least = next_version(before, schema)
-    if precedence(asked) >= precedence(least):
+    if version_precedence(asked) >= version_precedence(least):
         return asked
     if version is None:
-        return _free(least, head)
+        return _next_free_version(least, head)
     raise SchemaError(
         f"{version} is too low for what changed",
         expected=f"at least {least}",
@@ -167,9 +167,9 @@ def _chosen_version(change: Transaction, head: VersionList, schema: Schema, vers
     )
 
 
-def _free(version: str, head: VersionList) -> str:
+def _next_free_version(version: str, head: VersionList) -> str:
     while version in head.versions:  # a pre-release, or a patch that was published apart
-        version = bumped(version, "patch")
+        version = bump_version(version, "patch")
     return version
 
 
@@ -178,32 +178,29 @@ def _first_change(before: Schema, schema: Schema) -> str:
     return str(changes[0]) if changes else "no difference"
 
 
-# ----------------------------------------------------------------------------------------------------------- reading
-
-
 def get_schema_record(backend: Backend, ref: str) -> SchemaRecord:
     """The record that a reference names. Raises CatalogKeyError."""
-    asked = parse_thing("schema", ref)
-    version = asked.version or _newest_of(backend, asked)
+    asked = parse_artifact_ref("schema", ref)
+    version = asked.version or _newest_schema_version(backend, asked)
     key: Key = ("schema", f"{asked.name}@{version}")
     found = backend.get_many([key])[0]
     if found is None:
-        raise _unknown(backend, asked)
-    return decoded(found, SchemaRecord, key)
+        raise _unknown_schema(backend, asked)
+    return decode_record(found, SchemaRecord, key)
 
 
-def _newest_of(backend: Backend, asked: Reference) -> str:
+def _newest_schema_version(backend: Backend, asked: Reference) -> str:
     key: Key = ("schema-head", asked.name)
     found = backend.get_many([key])[0]
     if found is None:
-        raise _unknown(backend, asked)
-    return newest(decoded(found, VersionList, key).versions)
+        raise _unknown_schema(backend, asked)
+    return newest_version(decode_record(found, VersionList, key).versions)
 
 
-def _unknown(backend: Backend, asked: Reference) -> CatalogKeyError:
+def _unknown_schema(backend: Backend, asked: Reference) -> CatalogKeyError:
     key: Key = ("schema-head", asked.name)
     found = backend.get_many([key])[0]
-    known = ", ".join(decoded(found, VersionList, key).versions) if found is not None else None
+    known = ", ".join(decode_record(found, VersionList, key).versions) if found is not None else None
     return CatalogKeyError("the index has no such schema", expected=known, found=str(asked))
 
 
@@ -211,7 +208,7 @@ def list_schema_records(backend: Backend) -> Iterator[SchemaRecord]:
     """All schemas, by name and version as text."""
     after = ""
     while page := backend.scan("schema", after=after, limit=200):
-        yield from (decoded(value, SchemaRecord, ("schema", key)) for key, value in page)
+        yield from (decode_record(value, SchemaRecord, ("schema", key)) for key, value in page)
         after = page[-1][0]
 
 
@@ -230,12 +227,9 @@ def schema_class(record: SchemaRecord) -> type[Any]:
     return _class_of(json.dumps(record.document))
 
 
-# --------------------------------------------------------------------------------------------------- lenses in an index
-
-
 @dataclass(frozen=True, slots=True)
 class LensRecord:
-    """A lens as an index keeps it: what it leads between, and where its code is."""
+    """A lens in an index: the schemas it connects, and where its code is."""
 
     name: str
     version: str
@@ -253,7 +247,7 @@ class LensRecord:
     @property
     def reference(self) -> str:
         """Where it is found in the index."""
-        return thing_ref("lens", self.name, self.version)
+        return format_ref("lens", self.name, self.version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,20 +260,20 @@ class LensDraft:
 
 
 def draft_of(lens: Lens[Any, Any], name: str | None) -> LensDraft:
-    """What there is to know of a lens. Raises LensError for one that cannot be found again by an import."""
-    module, qualname = _place(lens)
+    """Return the draft of a lens. Raises LensError for one that cannot be imported."""
+    module, qualname = _import_path(lens)
     for kind in (lens.source_type, lens.view_type):
         if not is_record(kind):
             raise LensError("only lenses between typed samples are stored", found=getattr(kind, "__name__", str(kind)))
     source, view = (check_schema(kind) for kind in (lens.source_type, lens.view_type))
-    spelled = check_thing("lens", name or lens.name)
+    spelled = check_artifact_name("lens", name or lens.name)
     record = LensRecord(spelled, "", "", "", module, qualname, _code_hash(lens), lens.has_put)
     return LensDraft(record, source, view)
 
 
-def _place(lens: Lens[Any, Any]) -> tuple[str, str]:
-    """The module and the name under which an import finds this very lens."""
-    get = lens._get  # noqa: SLF001 - the only one who knows where it was written
+def _import_path(lens: Lens[Any, Any]) -> tuple[str, str]:
+    """Return the module and the qualified name from which this lens can be imported."""
+    get = lens._get  # noqa: SLF001 - has the name of the module it was defined in
     module, qualname = getattr(get, "__module__", None), getattr(get, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(qualname, str) or module == "__main__":
         raise _not_importable(lens)
@@ -297,7 +291,7 @@ def _not_importable(lens: Lens[Any, Any]) -> LensError:
         "this lens cannot be found again by an import",
         expected="a function of a module, decorated with @shoal.lens",
         found=lens.name,
-        hint="store the lenses it is composed of; a structural lens needs no storing",
+        hint="store the lenses it is compose_lenses of; a structural lens needs no storing",
     )
 
 
@@ -305,12 +299,12 @@ def _code_hash(lens: Lens[Any, Any]) -> str:
     digest = hashlib.sha256()
     for function in (lens._get, lens._put):  # noqa: SLF001 - as above
         if function is not None:
-            digest.update(_source(function, lens).encode())
+            digest.update(_source_code(function, lens).encode())
             digest.update(b"\0")
     return digest.hexdigest()
 
 
-def _source(function: Callable[..., Any], lens: Lens[Any, Any]) -> str:
+def _source_code(function: Callable[..., Any], lens: Lens[Any, Any]) -> str:
     try:
         return inspect.cleandoc(inspect.getsource(function))
     except (OSError, TypeError):
@@ -324,28 +318,25 @@ def publish_lens(change: Transaction, draft: LensDraft, version: str | None, now
     """
     source, view = (publish_schema(change, schema, None, now) for schema in (draft.source, draft.view))
     record = replace(draft.record, source=source, view=view)
-    content = hashlib.sha256(encoded(record)).hexdigest()
+    content = hashlib.sha256(encode_record(record)).hexdigest()
     key = ("lens-head", record.name)
     found = change.get(key)
-    head = VersionList() if found is None else decoded(found, VersionList, key)
+    head = VersionList() if found is None else decode_record(found, VersionList, key)
     same = [known for known, of in head.versions.items() if of == content and version in (None, known)]
     if same:
-        return thing_ref("lens", record.name, newest(same))
-    chosen = _chosen(head, record.name, version)
-    change.put(("lens", f"{record.name}@{chosen}"), encoded(replace(record, version=chosen, created_at=now)))
-    change.put(key, encoded(VersionList({**head.versions, chosen: content})))
-    return thing_ref("lens", record.name, chosen)
+        return format_ref("lens", record.name, newest_version(same))
+    chosen = _choose_lens_version(head, record.name, version)
+    change.put(("lens", f"{record.name}@{chosen}"), encode_record(replace(record, version=chosen, created_at=now)))
+    change.put(key, encode_record(VersionList({**head.versions, chosen: content})))
+    return format_ref("lens", record.name, chosen)
 
 
-def _chosen(head: VersionList, name: str, version: str | None) -> str:
+def _choose_lens_version(head: VersionList, name: str, version: str | None) -> str:
     if version is None:
-        return bumped(newest(head.versions), "patch") if head.versions else FIRST_VERSION
+        return bump_version(newest_version(head.versions), "patch") if head.versions else FIRST_VERSION
     if check_version(version) in head.versions:
         raise LensError(f"{name}@{version} is another lens already", hint="leave the version out for the next one")
     return version
-
-
-# ------------------------------------------------------------------------------------------------------------ reading
 
 
 def get_lens_record(backend: Backend, asked: Reference) -> LensRecord:
@@ -354,19 +345,19 @@ def get_lens_record(backend: Backend, asked: Reference) -> LensRecord:
     head = backend.get_many([at])[0]
     if head is None:
         raise CatalogKeyError("the index has no such lens", found=str(asked))
-    versions = decoded(head, VersionList, at).versions
-    key: Key = ("lens", f"{asked.name}@{asked.version or newest(versions)}")
+    versions = decode_record(head, VersionList, at).versions
+    key: Key = ("lens", f"{asked.name}@{asked.version or newest_version(versions)}")
     found = backend.get_many([key])[0]
     if found is None:
         raise CatalogKeyError("the lens has no such version", expected=", ".join(versions), found=str(asked))
-    return decoded(found, LensRecord, key)
+    return decode_record(found, LensRecord, key)
 
 
 def list_lens_records(backend: Backend) -> Iterator[LensRecord]:
     """All lenses, by name."""
     after = ""
     while page := backend.scan("lens", after=after, limit=200):
-        yield from (decoded(value, LensRecord, ("lens", key)) for key, value in page)
+        yield from (decode_record(value, LensRecord, ("lens", key)) for key, value in page)
         after = page[-1][0]
 
 
@@ -396,9 +387,9 @@ def find_path(lenses: Iterable[LensRecord], source: str, view: str) -> tuple[Len
     if source == view:
         return ()
     onward: dict[str, list[LensRecord]] = {}
-    for record in _newest_each(lenses):
+    for record in _newest_lenses(lenses):
         onward.setdefault(record.source, []).append(record)
-    ways = _shortest(onward, source, view)
+    ways = _shortest_paths(onward, source, view)
     if not ways:
         known = ", ".join(sorted(record.name for records in onward.values() for record in records)) or "none"
         raise LensNotFoundError(f"no stored lens leads from {source} to {view}", found=f"stored: {known}")
@@ -408,17 +399,17 @@ def find_path(lenses: Iterable[LensRecord], source: str, view: str) -> tuple[Len
     return ways[0]
 
 
-def _newest_each(lenses: Iterable[LensRecord]) -> list[LensRecord]:
+def _newest_lenses(lenses: Iterable[LensRecord]) -> list[LensRecord]:
     """Of each lens between two schemas the newest version: those between older schemas are still of use."""
     best: dict[tuple[str, str, str], LensRecord] = {}
     for record in lenses:
         at = (record.name, record.source, record.view)
-        if at not in best or newest([best[at].version, record.version]) == record.version:
+        if at not in best or newest_version([best[at].version, record.version]) == record.version:
             best[at] = record
     return list(best.values())
 
 
-def _shortest(onward: dict[str, list[LensRecord]], source: str, view: str) -> list[tuple[LensRecord, ...]]:
+def _shortest_paths(onward: dict[str, list[LensRecord]], source: str, view: str) -> list[tuple[LensRecord, ...]]:
     seen, level = {source}, [(source, ())]
     ways: list[tuple[str, tuple[LensRecord, ...]]] = list(level)
     while ways:
@@ -431,7 +422,7 @@ def _shortest(onward: dict[str, list[LensRecord]], source: str, view: str) -> li
     return []
 
 
-def composed(records: tuple[LensRecord, ...]) -> Lens[Any, Any]:
+def compose_lenses(records: tuple[LensRecord, ...]) -> Lens[Any, Any]:
     """The lenses, imported, one after the other. Raises LensError where there is none."""
     if not records:
         raise LensError(

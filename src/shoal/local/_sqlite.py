@@ -17,9 +17,9 @@ from ._backend import Key, Query, Row, Term, Transaction
 __all__ = ["MIGRATIONS", "SqliteBackend"]
 
 T = TypeVar("T")
-_BUSY_SECONDS = 60.0
-_FEW = 2000
-"""So many rows are sorted sooner than the newest ones are walked through."""
+_BUSY_TIMEOUT_S = 60.0
+_MAX_SORTED_ROWS = 2000
+"""Up to this many rows, sorting is faster than walking from the newest one."""
 
 
 def _records(connection: sqlite3.Connection) -> None:
@@ -38,7 +38,7 @@ def _search(connection: sqlite3.Connection) -> None:
     )
     for column in ("samples", "bytes", "created"):
         connection.execute(f"CREATE INDEX rows_by_{column} ON rows ({column})")
-    # Terms are hex, one token each: what a word is was decided before, the same for every database.
+    # Terms are hex, one token each: words are split before, in the same way for every database.
     connection.execute("CREATE VIRTUAL TABLE terms USING fts5(listed, detail='none', tokenize='ascii')")
 
 
@@ -90,7 +90,7 @@ class SqliteBackend:
 
     @property
     def _is_new(self) -> bool:
-        """Whether nothing was ever written: to look is no reason to make a file."""
+        """Whether nothing was ever written: reading must not create a file."""
         return self._held is None and not os.path.exists(self.path)
 
     def get_many(self, keys: Sequence[Key]) -> list[bytes | None]:
@@ -145,10 +145,10 @@ class SqliteBackend:
 
 def _connected(path: str) -> sqlite3.Connection:
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-    connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
     try:
         _begin_wal(connection)
-        connection.execute("PRAGMA synchronous = FULL")  # what was said to be done survives a power cut
+        connection.execute("PRAGMA synchronous = FULL")  # a committed change survives a power cut
         _migrate(connection)
     except BaseException:
         connection.close()
@@ -158,7 +158,7 @@ def _connected(path: str) -> sqlite3.Connection:
 
 def _begin_wal(connection: sqlite3.Connection) -> None:
     """Turn write-ahead logging on. SQLite does not wait for others here, so this does."""
-    ends = time.monotonic() + _BUSY_SECONDS
+    ends = time.monotonic() + _BUSY_TIMEOUT_S
     while True:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
@@ -229,10 +229,10 @@ def _narrow(connection: sqlite3.Connection, query: Query) -> str | None:
     """The column whose bounds leave only a few rows; None where none does. Counting stops where it is of no use."""
     counts = {}
     for name, low, high in query.bounds:
-        sql = f"SELECT count(*) FROM (SELECT 1 FROM rows WHERE {name} BETWEEN ? AND ? LIMIT {_FEW})"  # noqa: S608 - ours
+        sql = f"SELECT count(*) FROM (SELECT 1 FROM rows WHERE {name} BETWEEN ? AND ? LIMIT {_MAX_SORTED_ROWS})"  # noqa: S608 - ours
         counts[name] = connection.execute(sql, (low, high)).fetchone()[0]
     least = min(counts, key=lambda name: counts[name], default=None)
-    return least if least is not None and counts[least] < _FEW else None
+    return least if least is not None and counts[least] < _MAX_SORTED_ROWS else None
 
 
 def _search_sql(query: Query, narrow: str | None) -> tuple[str, list[Any]]:
@@ -260,7 +260,7 @@ def _matched(term: Term) -> str:
 
 
 class _Change:
-    """What a change may do, on a connection that holds the write lock."""
+    """A transaction, on a connection that holds the write lock."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._do = connection.execute

@@ -1,15 +1,16 @@
-"""Which sample comes when. Pure arithmetic: no I/O, no state, no table that grows with the data.
+"""The order of samples in an epoch. Pure arithmetic: no I/O, no state, no table that grows with the data.
 
 ::
 
-    _hash, _permute  keys; a permutation of any length    _orders, _block  orders: position of an epoch -> sample
-    _line            epochs as one infinite line          _lanes           block size and lanes, from the data's size
-    _split, _plan    ranks, tails, steps                  _state           where a run stands
-    _mix, _mixed     several sources by weight            _samplers        orders as PyTorch's samplers
-    _quality         how well an order mixes shards       _document        orders from JSON
-    _launcher        which of how many processes this is
+    _permutation    hashed keys, and a permutation of any length
+    _orders         orders (position of an epoch -> sample), and checks of arguments
+    _block_shuffle  the shuffle by blocks: its layout, its block size, and how well it mixes shards
+    _epoch_plan     the positions of each step of one rank, and which rank this process is
+    _mixture        several sources by weight
+    _state          how far a run has come, as a value; orders from JSON
+    _samplers       orders as PyTorch's samplers
 
-Example:
+Examples:
     >>> from shoal.order import GlobalShuffle, Split, plan_epoch
     >>> order = GlobalShuffle(1_000_000_000_000, seed=1)
     >>> plan = plan_epoch(order.length, batch_size=4, start=900_000_000_000, split=Split(rank=3, world_size=8))
@@ -18,9 +19,6 @@ Example:
 """
 
 from __future__ import annotations
-
-from shoal.order._orders import GlobalShuffle, Order, Sequential, Weighted, WithReplacement
-from shoal.order._samplers import DistributedSampler, SequentialSampler, ShufflingSampler, WeightedSampler
 
 from ._block_shuffle import BlockShuffle, choose_lanes, mixing_quality, overfetch, shuffle_order
 from ._epoch_plan import (
@@ -35,8 +33,9 @@ from ._epoch_plan import (
     steps_per_epoch,
 )
 from ._mixture import Mix, Mixed
-from ._orders import fingerprint_of, line, samples_of
+from ._orders import GlobalShuffle, Order, Sequential, Weighted, WithReplacement, fingerprint_of, line, samples_of
 from ._permutation import key_of, permute, unpermute
+from ._samplers import DistributedSampler, SequentialSampler, ShufflingSampler, WeightedSampler
 from ._state import PartitionState, PendingElement, State, order_from_json
 
 __all__ = [

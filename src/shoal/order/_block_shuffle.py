@@ -1,6 +1,6 @@
-"""The block shuffle, its partitions, and how well it mixes.
+"""The shuffle by blocks, how many lanes it gets, and how well an order mixes shards.
 
-::
+The layout of an epoch::
 
     samples   |-- block 0 --|-- block 1 --| ... |-- block F-1 --|- short -|     blocks of b in the global numbering
     slots     permuted full blocks, dealt to L lanes in turn: slot j goes to lane j mod L, Q slots for each
@@ -9,7 +9,7 @@
     first     windows are shorter, by another number of blocks in each lane, so that lanes reach new ones in turn
     position  p is lane p mod L, at p // L; the fewer than L samples that no lane got come last
 
-Whoever reads a lane keeps one window of it at a time, so memory is bounded by lanes * window * block, however large the
+A reader of a lane keeps one window of it at a time, so memory is bounded by lanes * window * block, however large the
 data is. Every lane has the same number of samples, so positions and lanes keep step to the end, and a rank that takes
 every ``world_size``-th position reads whole lanes when ``world_size`` divides their number.
 """
@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shoal._typing import IntArray
 from shoal.errors import OptionError
 
 from ._orders import (
@@ -34,23 +35,23 @@ from ._orders import (
     Order,
     as_positions,
     check_count,
+    check_int,
     check_positions,
     check_seed,
-    check_whole,
     fingerprint_of,
 )
-from ._permutation import PIECE, Int64, draw_below, key_of, permute
+from ._permutation import CHUNK_SIZE, draw_below, key_of, permute
 
 __all__ = ["BlockShuffle", "choose_lanes", "mixing_quality", "overfetch", "shuffle_order"]
 
-LANES = 192
-"""2**6 * 3: most worlds are divided by it, or divide it."""
-WINDOW = 4
-BLOCK_BYTES = 256 << 10
-WINDOW_BYTES = 256 << 20
-LANE_BLOCKS = 4
-REACH = 256
-PAIRS = 1 << 16
+DEFAULT_LANES = 192
+"""2**6 * 3: divides most world sizes, or is divided by them."""
+DEFAULT_WINDOW_BLOCKS = 4
+DEFAULT_BLOCK_BYTES = 256 << 10
+DEFAULT_WINDOW_BYTES = 256 << 20
+MIN_LANE_BLOCKS = 4
+DEFAULT_REACH = 256
+DEFAULT_PAIRS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class BlockShuffle:
     ``block_samples`` is what one read brings, ``window`` how many blocks of a lane are mixed, ``lanes`` how many lanes
     there are: fewer where there are fewer blocks, see ``lane_count``. Each epoch holds each sample once.
 
-    Example:
+    Examples:
         >>> order = BlockShuffle(1000, seed=1, block_samples=10, window=4, lanes=6)
         >>> sorted(order.samples(range(1000), epoch=3).tolist()) == list(range(1000))
         True
@@ -75,9 +76,9 @@ class BlockShuffle:
     def __post_init__(self) -> None:
         check_count(self.count)
         check_seed(self.seed)
-        check_whole("block_samples", self.block_samples, 1)
-        check_whole("window", self.window, 1)
-        check_whole("lanes", self.lanes, 1)
+        check_int("block_samples", self.block_samples, 1)
+        check_int("window", self.window, 1)
+        check_int("lanes", self.lanes, 1)
 
     @property
     def length(self) -> int:
@@ -89,22 +90,22 @@ class BlockShuffle:
         """How many lanes there really are: no more than full blocks, and at least one."""
         return max(1, min(self.lanes, self.count // self.block_samples))
 
-    def samples(self, positions: npt.ArrayLike, epoch: int = 0) -> Int64:
+    def samples(self, positions: npt.ArrayLike, epoch: int = 0) -> IntArray:
         """The sample at each position of an epoch."""
         given = as_positions(positions)
         check_positions(given, self.count)
         layout, flat = _layout(self), given.ravel()
         found = np.empty_like(flat)
-        for start in range(0, len(flat), PIECE):  # pieces stay in the processor's cache
-            part = slice(start, start + PIECE)
-            found[part] = _samples(layout, flat[part], epoch)
+        for start in range(0, len(flat), CHUNK_SIZE):  # chunks stay in the processor's cache
+            part = slice(start, start + CHUNK_SIZE)
+            found[part] = _samples_at(layout, flat[part], epoch)
         return found.reshape(given.shape)
 
-    def blocks(self, positions: npt.ArrayLike, epoch: int = 0) -> Int64:
+    def blocks(self, positions: npt.ArrayLike, epoch: int = 0) -> IntArray:
         """The block that holds the sample at each position: its samples are numbered from ``block * block_samples``."""
         return self.samples(positions, epoch) // self.block_samples
 
-    def lane(self, positions: npt.ArrayLike) -> Int64:
+    def lane(self, positions: npt.ArrayLike) -> IntArray:
         """The lane of each position; -1 for the last few, which belong to none."""
         given = as_positions(positions)
         return np.where(given < _layout(self).lanes_end, given % self.lane_count, -1)
@@ -127,7 +128,7 @@ class BlockShuffle:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """The numbers that follow from an order's settings."""
+    """Sizes that follow from an order's settings."""
 
     seed: int
     block: int
@@ -158,35 +159,35 @@ def _layout(order: BlockShuffle) -> _Layout:
     )
 
 
-def _samples(layout: _Layout, positions: Int64, epoch: int) -> Int64:
+def _samples_at(layout: _Layout, positions: IntArray, epoch: int) -> IntArray:
     last = positions >= layout.lanes_end
     if not last.any():
-        return _in_lanes(layout, positions, epoch)
+        return _lane_samples(layout, positions, epoch)
     found = np.empty_like(positions)
-    found[~last] = _in_lanes(layout, positions[~last], epoch)
-    found[last] = _in_tail(layout, positions[last] - layout.lanes_end + layout.lanes * layout.run, epoch)
+    found[~last] = _lane_samples(layout, positions[~last], epoch)
+    found[last] = _tail_samples(layout, positions[last] - layout.lanes_end + layout.lanes * layout.run, epoch)
     return found
 
 
-def _in_lanes(layout: _Layout, positions: Int64, epoch: int) -> Int64:
+def _lane_samples(layout: _Layout, positions: IntArray, epoch: int) -> IntArray:
     lane, at = positions % layout.lanes, positions // layout.lanes
-    window, start, size = _windows(layout, lane, at)
+    window, start, size = _windows_at(layout, lane, at)
     key = key_of(key_of(layout.seed, epoch, WINDOWS), window * layout.lanes + lane)
     place = start + permute(at - start, size, key)
     body = layout.lane_blocks * layout.block
     if not layout.run:
-        return _in_blocks(layout, place // layout.block * layout.lanes + lane, place % layout.block, epoch)
+        return _block_samples(layout, place // layout.block * layout.lanes + lane, place % layout.block, epoch)
     in_tail = place >= body
     found = np.empty_like(place)
     inside = place[~in_tail]
-    found[~in_tail] = _in_blocks(
+    found[~in_tail] = _block_samples(
         layout, inside // layout.block * layout.lanes + lane[~in_tail], inside % layout.block, epoch
     )
-    found[in_tail] = _in_tail(layout, place[in_tail] - body + lane[in_tail] * layout.run, epoch)
+    found[in_tail] = _tail_samples(layout, place[in_tail] - body + lane[in_tail] * layout.run, epoch)
     return found
 
 
-def _windows(layout: _Layout, lane: Int64, at: Int64) -> tuple[Int64, Int64, Int64]:
+def _windows_at(layout: _Layout, lane: IntArray, at: IntArray) -> tuple[IntArray, IntArray, IntArray]:
     """The window of each place in a lane, where it starts and how many samples it holds.
 
     Lanes start at different places in their first window, so that they do not all come to a new one at once.
@@ -200,19 +201,19 @@ def _windows(layout: _Layout, lane: Int64, at: Int64) -> tuple[Int64, Int64, Int
     return window, first * layout.block, size
 
 
-def _in_blocks(layout: _Layout, slots: Int64, offsets: Int64, epoch: int) -> Int64:
+def _block_samples(layout: _Layout, slots: IntArray, offsets: IntArray, epoch: int) -> IntArray:
     """The sample at an offset of the full block in a slot."""
     return permute(slots, layout.full_blocks, key_of(layout.seed, epoch, BLOCKS)) * layout.block + offsets
 
 
-def _in_tail(layout: _Layout, places: Int64, epoch: int) -> Int64:
+def _tail_samples(layout: _Layout, places: IntArray, epoch: int) -> IntArray:
     """The sample at a place of the tail, which starts somewhere else every epoch."""
     turned = (places + key_of(layout.seed, epoch, ROTATION) % layout.tail) % layout.tail
     slots, offsets = turned // layout.block + layout.lane_blocks * layout.lanes, turned % layout.block
     found = slots * layout.block + offsets  # right for the short block, which is never moved
     full = slots < layout.full_blocks
     if full.any():
-        found[full] = _in_blocks(layout, slots[full], offsets[full], epoch)
+        found[full] = _block_samples(layout, slots[full], offsets[full], epoch)
     return found
 
 
@@ -221,22 +222,22 @@ def choose_lanes(
     block_samples: int,
     block_bytes: int,
     window: int,
-    lanes: int = LANES,
-    window_bytes: int = WINDOW_BYTES,
+    lanes: int = DEFAULT_LANES,
+    window_bytes: int = DEFAULT_WINDOW_BYTES,
 ) -> int:
     """``lanes``, halved until each has four blocks and the windows of all fit ``window_bytes``.
 
-    Example:
+    Examples:
         >>> choose_lanes(10_000_000, block_samples=50, block_bytes=1 << 20, window=4)
         48
     """
     check_count(count)
     for name, value in (("block_samples", block_samples), ("block_bytes", block_bytes), ("window", window)):
-        check_whole(name, value, 1)
-    check_whole("lanes", lanes, 1)
-    check_whole("window_bytes", window_bytes, 1)
+        check_int(name, value, 1)
+    check_int("lanes", lanes, 1)
+    check_int("window_bytes", window_bytes, 1)
     blocks = count // block_samples
-    while lanes > 1 and (lanes * LANE_BLOCKS > blocks or lanes * window * block_bytes > window_bytes):
+    while lanes > 1 and (lanes * MIN_LANE_BLOCKS > blocks or lanes * window * block_bytes > window_bytes):
         lanes //= 2
     return lanes
 
@@ -248,9 +249,9 @@ def shuffle_order(
     block_samples: int | None = None,
     block_bytes: int | None = None,
     mean_bytes: float = 1.0,
-    window: int = WINDOW,
-    lanes: int = LANES,
-    window_bytes: int = WINDOW_BYTES,
+    window: int = DEFAULT_WINDOW_BLOCKS,
+    lanes: int = DEFAULT_LANES,
+    window_bytes: int = DEFAULT_WINDOW_BYTES,
 ) -> GlobalShuffle | BlockShuffle:
     """The shuffle for ``count`` samples of ``mean_bytes`` each: global where all fit the window, else by blocks.
 
@@ -261,7 +262,7 @@ def shuffle_order(
     Raises:
         OptionError: a number is out of range, or both ``block_samples`` and ``block_bytes`` are given.
 
-    Example:
+    Examples:
         >>> shuffle_order(1000, seed=1, mean_bytes=20_000)
         GlobalShuffle(count=1000, seed=1)
         >>> shuffle_order(10_000_000, seed=1, mean_bytes=20_000)
@@ -272,8 +273,8 @@ def shuffle_order(
     if not 0 < mean_bytes < math.inf:
         raise OptionError("mean_bytes cannot be this", expected="a number above zero", found=repr(mean_bytes))
     if block_samples is None:
-        check_whole("block_bytes", BLOCK_BYTES if block_bytes is None else block_bytes, 1)
-        block_samples = max(1, int((block_bytes or BLOCK_BYTES) / mean_bytes))
+        check_int("block_bytes", DEFAULT_BLOCK_BYTES if block_bytes is None else block_bytes, 1)
+        block_samples = max(1, int((block_bytes or DEFAULT_BLOCK_BYTES) / mean_bytes))
     size = max(1, round(block_samples * mean_bytes))
     lanes = choose_lanes(count, block_samples, size, window, lanes, window_bytes)
     if count <= window * block_samples or count * mean_bytes <= window_bytes:
@@ -284,22 +285,22 @@ def shuffle_order(
 def overfetch(lanes: int, world_size: int) -> int:
     """How many ranks read each block: one when ``world_size`` divides ``lanes``.
 
-    Example:
+    Examples:
         >>> overfetch(192, 8), overfetch(192, 5), overfetch(192, 128)
         (1, 5, 2)
     """
-    check_whole("lanes", lanes, 1)
-    check_whole("world_size", world_size, 1)
+    check_int("lanes", lanes, 1)
+    check_int("world_size", world_size, 1)
     return world_size // math.gcd(world_size, lanes)
 
 
 def mixing_quality(
     order: Order | npt.ArrayLike,
-    shard_of: int | npt.ArrayLike | Callable[[Int64], npt.NDArray[np.generic]],
+    shard_of: int | npt.ArrayLike | Callable[[IntArray], npt.NDArray[np.generic]],
     *,
     epoch: int = 0,
-    reach: int = REACH,
-    pairs: int = PAIRS,
+    reach: int = DEFAULT_REACH,
+    pairs: int = DEFAULT_PAIRS,
 ) -> float:
     """0 where all near samples come from one shard, 1 where they do as seldom as at random; a little above by chance.
 
@@ -311,15 +312,15 @@ def mixing_quality(
     Raises:
         OptionError: there are fewer than two samples, or only one shard, in which case nothing can be mixed.
 
-    Example:
+    Examples:
         >>> from shoal.order import GlobalShuffle, Sequential
         >>> round(mixing_quality(Sequential(1_000_000), 10_000), 2)
         0.01
         >>> round(mixing_quality(GlobalShuffle(1_000_000, seed=1), 10_000), 2)
         1.0
     """
-    check_whole("reach", reach, 1)
-    check_whole("pairs", pairs, 1)
+    check_int("reach", reach, 1)
+    check_int("pairs", pairs, 1)
     numbers = np.empty(0, np.int64) if isinstance(order, Order) else np.atleast_1d(np.asarray(order, np.int64))
     length = order.length if isinstance(order, Order) else len(numbers)
     if length < 2:
@@ -328,27 +329,27 @@ def mixing_quality(
     first = draw_below(length, key_of(length, 2), np.arange(pairs)) % (length - apart)
     both = np.stack([first, first + apart])
     samples = order.samples(both, epoch) if isinstance(order, Order) else numbers[both]
-    shards = _shards(samples, shard_of)
+    shards = _shards_of(samples, shard_of)
     same = float(np.mean(shards[0] == shards[1]))
-    by_chance = _by_chance(shards)
+    by_chance = _same_shard_probability(shards)
     if by_chance >= 1:
         raise OptionError("mixing needs something to mix", expected="two shards or more", found=1)
     return (1 - same) / (1 - by_chance)
 
 
-def _shards(
-    samples: Int64, shard_of: int | npt.ArrayLike | Callable[[Int64], npt.NDArray[np.generic]]
+def _shards_of(
+    samples: IntArray, shard_of: int | npt.ArrayLike | Callable[[IntArray], npt.NDArray[np.generic]]
 ) -> npt.NDArray[np.generic]:
     if callable(shard_of):
         return shard_of(samples)
     if isinstance(shard_of, int):
-        check_whole("shard_of", shard_of, 1)
+        check_int("shard_of", shard_of, 1)
         return samples // shard_of
     return np.searchsorted(np.asarray(shard_of), samples, side="right")
 
 
-def _by_chance(shards: npt.NDArray[np.generic]) -> float:
-    """How often two samples of all would be of one shard, told by those that were met."""
-    _, met = np.unique(shards, return_counts=True)
-    total = int(met.sum())
-    return float((met * (met - 1.0)).sum() / (total * (total - 1.0)))
+def _same_shard_probability(shards: npt.NDArray[np.generic]) -> float:
+    """Estimate how likely two random samples are of one shard, from the shards of the samples compared."""
+    _, counts = np.unique(shards, return_counts=True)
+    total = int(counts.sum())
+    return float((counts * (counts - 1.0)).sum() / (total * (total - 1.0)))

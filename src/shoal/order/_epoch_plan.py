@@ -1,13 +1,14 @@
-"""The steps of one rank in one epoch, and which rank this is.
+"""The positions of one rank in each step of an epoch, and the rank of this process.
 
-A step of all ranks together is one run of ``readers * batch_size`` positions, and reader ``r`` takes every
-``readers``-th of them from the ``r``-th on. So the order in which samples are used up does not depend on how many
-readers there are, and one number, how far all of them have come, is enough to go on with any other number.
+A step of all ranks together is ``readers * batch_size`` consecutive positions, and reader ``r`` takes every
+``readers``-th of them from the ``r``-th on. So the order in which samples are consumed does not depend on the number of
+readers, and one number, how far all of them have come, is enough to resume with any other number of readers.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
@@ -15,10 +16,10 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from shoal._typing import IntArray
 from shoal.errors import OptionError, PositionError
 
-from ._orders import Order, check_count, check_whole, samples_of
-from ._permutation import Int64
+from ._orders import Order, check_count, check_int, samples_of
 
 __all__ = [
     "EpochPlan",
@@ -40,8 +41,8 @@ batch is filled from the next epoch, which starts that much later: each sample o
 differ by one step. ``drop``: what does not divide is left out. ``uneven``: each sample once, and some ranks get one
 sample or one step less.
 """
-# Each launcher's own words: torchrun and Accelerate, Open MPI, MPICH and Intel MPI, SLURM's srun.
-_WORDS = (
+# The variables that each launcher sets: torchrun and Accelerate, Open MPI, MPICH and Intel MPI, SLURM's srun.
+_LAUNCHER_VARIABLES = (
     ("RANK", "WORLD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
@@ -49,12 +50,57 @@ _WORDS = (
 )
 
 
+def check_tail(tail: object) -> None:
+    """Check that ``tail`` is one of the four values."""
+    if tail not in get_args(Tail):
+        raise OptionError("tail cannot be this", expected=" or ".join(get_args(Tail)), found=repr(tail))
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """One reader among many. ``replication`` neighbouring ranks see the same data, as tensor parallel ranks have to.
+
+    Raises:
+        OptionError: a number is out of range, or ``replication`` does not divide ``world_size``.
+
+    Examples:
+        >>> split = Split(rank=5, world_size=8, replication=2)
+        >>> split.reader, split.readers
+        (2, 4)
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    replication: int = 1
+
+    def __post_init__(self) -> None:
+        check_int("world_size", self.world_size, 1)
+        check_int("rank", self.rank, 0, self.world_size - 1)
+        check_int("replication", self.replication, 1)
+        if self.world_size % self.replication:
+            raise OptionError(
+                "replication does not divide the ranks",
+                expected=f"a divisor of {self.world_size}",
+                found=self.replication,
+            )
+
+    @property
+    def reader(self) -> int:
+        """Which share of the data this rank sees."""
+        return self.rank // self.replication
+
+    @property
+    def readers(self) -> int:
+        """How many shares there are."""
+        return self.world_size // self.replication
+
+
 @dataclass(frozen=True, slots=True)
 class RankPositions:
     """Positions of one rank, in its order, batch after batch."""
 
-    positions: Int64
-    epochs: Int64
+    positions: IntArray
+    epochs: IntArray
     """Whose positions they are: all of one epoch, unless its last batch is carried over into the next."""
     repeats: npt.NDArray[np.bool_]
     """Where a sample was put in only so that all ranks have as many; not to be counted."""
@@ -62,7 +108,7 @@ class RankPositions:
     def __len__(self) -> int:
         return len(self.positions)
 
-    def samples(self, order: Order) -> Int64:
+    def samples(self, order: Order) -> IntArray:
         """The samples at these positions."""
         return samples_of(order, self.positions, self.epochs)
 
@@ -71,7 +117,7 @@ class RankPositions:
 class EpochPlan:
     """What one rank does from ``start`` to the end of an epoch. Made by ``plan_epoch``.
 
-    Example:
+    Examples:
         >>> plan = plan_epoch(10, batch_size=2, split=Split(rank=1, world_size=4))
         >>> plan.steps, plan.at(0).positions.tolist(), plan.at(1).positions.tolist()
         (2, [1, 5], [9])
@@ -124,10 +170,10 @@ class EpochPlan:
         Raises:
             PositionError: a step is not one of ``range(self.steps)``.
         """
-        wanted = range(steps, steps + 1) if isinstance(steps, int) else steps
-        if wanted.step != 1 or (len(wanted) and not 0 <= wanted.start < wanted.stop <= self.steps):
+        chosen = range(steps, steps + 1) if isinstance(steps, int) else steps
+        if chosen.step != 1 or (len(chosen) and not 0 <= chosen.start < chosen.stop <= self.steps):
             raise PositionError("no such steps", expected=f"range(0, {self.steps})", found=repr(steps))
-        first, last = wanted.start * self.batch_size, min(wanted.stop * self.batch_size, self.rank_samples)
+        first, last = chosen.start * self.batch_size, min(chosen.stop * self.batch_size, self.rank_samples)
         at = self.start + self.split.reader + np.arange(first, max(first, last), dtype=np.int64) * self.split.readers
         if self.tail == "carry":
             return RankPositions(
@@ -180,13 +226,13 @@ def plan_epoch(
     Raises:
         OptionError: a number is out of range.
 
-    Example:
+    Examples:
         >>> plan_epoch(100, batch_size=8, start=64).steps
         5
     """
     split = split or Split()
     for name, number in (("epoch", epoch), ("start", start)):
-        check_whole(name, number, 0)
+        check_int(name, number, 0)
     shared = epoch_end(count, start, split.readers, batch_size, tail, drop_last)
     if end is None:
         end = shared if tail == "carry" else min(shared, max(count, start))
@@ -196,10 +242,38 @@ def plan_epoch(
     return EpochPlan(count, epoch, begun, start, end, batch_size, split, tail, drop_last)
 
 
+def epoch_end(
+    count: int, start: int, world_size: int, batch_size: int, tail: Tail = "pad", drop_last: bool = False
+) -> int:
+    """Where ranks that begin at ``start`` stop: the last position of all of them, plus one.
+
+    A position from ``count`` on is a repeat under ``pad``, and the next epoch's under ``carry``. With ``drop_last``
+    no batch is short: what would be is filled, left out, or not taken by the rank that has it, as ``tail`` says; a
+    single rank leaves it out, unless it carries.
+
+    Examples:
+        >>> [epoch_end(10, 0, 4, 2, tail) for tail in ("pad", "carry", "drop", "uneven")]
+        [12, 16, 8, 10]
+    """
+    check_count(count)
+    check_int("start", start, 0)
+    check_int("world_size", world_size, 1)
+    check_int("batch_size", batch_size, 1)
+    check_tail(tail)
+    rest, whole = max(count - start, 0), world_size * batch_size
+    unit = whole if drop_last or tail == "carry" else world_size
+    down, up = start + rest // unit * unit, start + -(-rest // unit) * unit
+    if tail == "carry" or (tail == "pad" and world_size > 1):
+        return up
+    if tail == "drop" or (world_size == 1 and drop_last):
+        return down
+    return start + rest
+
+
 def rank_positions(steps: int | range, plan: EpochPlan) -> RankPositions:
     """The positions of the plan's rank for one step or several: ``plan.at(steps)``.
 
-    Example:
+    Examples:
         >>> rank_positions(range(2), plan_epoch(8, batch_size=2, split=Split(1, 2))).positions.tolist()
         [1, 3, 5, 7]
     """
@@ -219,7 +293,7 @@ def steps_per_epoch(
 ) -> int:
     """How many batches one rank is given in an epoch.
 
-    Example:
+    Examples:
         >>> steps_per_epoch(1000, 32), steps_per_epoch(1000, 32, 4), steps_per_epoch(1000, 32, drop_last=True)
         (32, 8, 31)
     """
@@ -229,103 +303,33 @@ def steps_per_epoch(
     return plan_epoch(count, start=start, batch_size=batch_size, split=split, tail=tail, drop_last=drop_last).steps
 
 
-@dataclass(frozen=True, slots=True)
-class Split:
-    """One reader among many. ``replication`` neighbouring ranks see the same data, as tensor parallel ranks have to.
-
-    Raises:
-        OptionError: a number is out of range, or ``replication`` does not divide ``world_size``.
-
-    Example:
-        >>> split = Split(rank=5, world_size=8, replication=2)
-        >>> split.reader, split.readers
-        (2, 4)
-    """
-
-    rank: int = 0
-    world_size: int = 1
-    replication: int = 1
-
-    def __post_init__(self) -> None:
-        check_whole("world_size", self.world_size, 1)
-        check_whole("rank", self.rank, 0, self.world_size - 1)
-        check_whole("replication", self.replication, 1)
-        if self.world_size % self.replication:
-            raise OptionError(
-                "replication does not divide the ranks",
-                expected=f"a divisor of {self.world_size}",
-                found=self.replication,
-            )
-
-    @property
-    def reader(self) -> int:
-        """Which share of the data this rank sees."""
-        return self.rank // self.replication
-
-    @property
-    def readers(self) -> int:
-        """How many shares there are."""
-        return self.world_size // self.replication
-
-
-def check_tail(tail: object) -> None:
-    """One of the four words."""
-    if tail not in get_args(Tail):
-        raise OptionError("tail cannot be this", expected=" or ".join(get_args(Tail)), found=repr(tail))
-
-
-def epoch_end(
-    count: int, start: int, world_size: int, batch_size: int, tail: Tail = "pad", drop_last: bool = False
-) -> int:
-    """Where ranks that begin at ``start`` stop: the last position of all of them, plus one.
-
-    A position from ``count`` on is a repeat under ``pad``, and the next epoch's under ``carry``. With ``drop_last``
-    no batch is short: what would be is filled, left out, or not taken by the rank that has it, as ``tail`` says; a
-    single rank leaves it out, unless it carries.
-
-    Example:
-        >>> [epoch_end(10, 0, 4, 2, tail) for tail in ("pad", "carry", "drop", "uneven")]
-        [12, 16, 8, 10]
-    """
-    check_count(count)
-    check_whole("start", start, 0)
-    check_whole("world_size", world_size, 1)
-    check_whole("batch_size", batch_size, 1)
-    check_tail(tail)
-    rest, whole = max(count - start, 0), world_size * batch_size
-    unit = whole if drop_last or tail == "carry" else world_size
-    down, up = start + rest // unit * unit, start + -(-rest // unit) * unit
-    if tail == "carry" or (tail == "pad" and world_size > 1):
-        return up
-    if tail == "drop" or (world_size == 1 and drop_last):
-        return down
-    return start + rest
-
-
 def launched_rank(environment: Mapping[str, str] | None = None) -> tuple[int, int]:
-    """The rank and the world size that the launcher tells; one process alone where there is none.
+    """The rank and the world size: torch.distributed's once it is initialised, else the launcher's, else 0 of 1.
 
     Raises:
         OptionError: what it tells makes no sense.
 
-    Example:
+    Examples:
         >>> launched_rank({"RANK": "1", "WORLD_SIZE": "4"}), launched_rank({})
         ((1, 4), (0, 1))
     """
+    distributed = sys.modules.get("torch.distributed") if environment is None else None  # never imported here
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
     known = os.environ if environment is None else environment
-    for rank, world in _WORDS:
+    for rank, world in _LAUNCHER_VARIABLES:
         if rank in known and world in known:
-            return _checked(known[rank], known[world], f"{rank} and {world}")
+            return _parse_rank(known[rank], known[world], f"{rank} and {world}")
     return 0, 1
 
 
-def _checked(rank: str, world: str, names: str) -> tuple[int, int]:
+def _parse_rank(rank: str, world: str, names: str) -> tuple[int, int]:
     try:
-        found = int(rank), int(world)
+        parsed = int(rank), int(world)
     except ValueError:
-        found = (-1, -1)
-    if not 0 <= found[0] < found[1]:
+        parsed = (-1, -1)
+    if not 0 <= parsed[0] < parsed[1]:
         hint = "or give rank= and world_size= to the loader"
         expected = "a rank below the world size"
         raise OptionError(f"{names} make no sense", expected=expected, found=f"{rank!r} of {world!r}", hint=hint)
-    return found
+    return parsed

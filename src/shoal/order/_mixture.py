@@ -1,14 +1,13 @@
 """Weighted mixtures of several orders.
 
-Sources are the leaves of a tree in which every node deals its positions to two sides, the left one getting its share
-as evenly as whole numbers can: ``floor((n * left + half) / both)`` of the first ``n``. That is arithmetic, so any
-position is as near as the first, and it is exact: weights are whole numbers inside, and no product needs more than 62
-bits.
+Sources are the leaves of a tree in which every node divides its positions between two sides, the left one getting its
+share as evenly as integers allow: ``floor((n * left + half) / both)`` of the first ``n``. So any position is computed
+as fast as the first, and exactly: weights are integers inside, and no product needs more than 62 bits.
 
-With two sources every run of positions holds each source's quota, up or down to a whole number. With three or more
-that cannot be had: at 1/2, 1/3 and 1/6 the first takes every other position and the second every third, so they meet.
-What is kept is a bound, ``Mix.deviation``, which the shape of the tree decides: at most 1 for up to four
-sources; a search for the worst eight found 1.21.
+With two sources every run of positions holds each source's quota, rounded up or down. With three or more that is
+impossible: at 1/2, 1/3 and 1/6 the first takes every other position and the second every third, so they collide.
+Instead there is a bound, ``Mix.deviation``, which depends on the shape of the tree: at most 1 for up to four sources; a
+search for the worst eight found 1.21.
 """
 
 from __future__ import annotations
@@ -23,16 +22,18 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from shoal._typing import IntArray
 from shoal.errors import OptionError, PositionError
 
-from ._orders import Order, as_positions, check_count, check_positions, check_seed, check_whole, fingerprint_of, line
-from ._permutation import Int64, key_of
+from ._orders import Order, as_positions, check_count, check_int, check_positions, check_seed, fingerprint_of, line
+from ._permutation import key_of
 
 __all__ = ["Mix", "Mixed"]
 
-MOST_PARTS = 1 << 31
-"""Weights are turned into whole numbers that add up to no more, so that a product of two fits 62 bits."""
-MOST_TRIED = 12
+MAX_WEIGHT_SUM = 1 << 31
+"""Weights become integers that add up to no more, so that a product of two fits 62 bits."""
+MAX_SEARCHED_SOURCES = 12
+"""With more sources the tree is built by halving, without a search for the best one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class Mix:
     Raises:
         OptionError: counts, weights or stages do not fit each other or are out of range.
 
-    Example:
+    Examples:
         >>> mix = Mix(counts=(1000, 10), weights=(3, 1), stages=((8, (1, 1)),))
         >>> sources, positions = mix.at(range(12))
         >>> sources.tolist()
@@ -87,7 +88,7 @@ class Mix:
         for count in self.counts:
             check_count(count)
         check_seed(self.seed)
-        object.__setattr__(self, "_stages", _staged(self))
+        object.__setattr__(self, "_stages", _build_stages(self))
 
     @property
     def count(self) -> int:
@@ -102,7 +103,7 @@ class Mix:
         """
         return max(_deviation(stage.tree, stage.parts) for stage in self._stages)
 
-    def at(self, positions: npt.ArrayLike) -> tuple[Int64, Int64]:
+    def at(self, positions: npt.ArrayLike) -> tuple[IntArray, IntArray]:
         """For each position the source it takes from, and the position on that source's own infinite line.
 
         Raises:
@@ -123,13 +124,13 @@ class Mix:
     def counts_before(self, position: int) -> tuple[int, ...]:
         """How many samples each source has given before ``position``.
 
-        Example:
+        Examples:
             >>> Mix((10, 10), (3, 1)).counts_before(1_000_000_000_000)
             (750000000000, 250000000000)
         """
-        check_whole("position", position, 0)
+        check_int("position", position, 0)
         stage = max((stage for stage in self._stages if stage.start <= position), key=lambda stage: stage.start)
-        return _counted(stage, position)
+        return _counts_at(stage, position)
 
     def seed_of(self, source: int) -> int:
         """A seed for one source's own order, so that sources do not move alike."""
@@ -150,22 +151,19 @@ class Mix:
         return fingerprint_of(self.to_json())
 
 
-# ------------------------------------------------------------------------------------------------------------ weights
-
-
-def _staged(mix: Mix) -> tuple[_Stage, ...]:
+def _build_stages(mix: Mix) -> tuple[_Stage, ...]:
     staged: list[_Stage] = []
     for start, weights in ((0, mix.weights), *mix.stages):
-        check_whole("a stage's start", start, staged[-1].start + 1 if staged else 0)
-        parts = _parts(mix.counts, weights)
-        before = _counted(staged[-1], start) if staged else (0,) * len(parts)
+        check_int("a stage's start", start, staged[-1].start + 1 if staged else 0)
+        parts = _to_int_weights(mix.counts, weights)
+        before = _counts_at(staged[-1], start) if staged else (0,) * len(parts)
         staged.append(_Stage(start, parts, _best_tree(parts), before))
     return tuple(staged)
 
 
-def _parts(counts: tuple[int, ...], weights: Sequence[float | int | Fraction]) -> tuple[int, ...]:
-    """Weights as whole numbers: exactly what was written, or the nearest there is below ``MOST_PARTS`` in all."""
-    exact = [_exact(weight) for weight in weights]
+def _to_int_weights(counts: tuple[int, ...], weights: Sequence[float | int | Fraction]) -> tuple[int, ...]:
+    """Return weights as integers: exactly as written, or the nearest that add up to at most ``MAX_WEIGHT_SUM``."""
+    exact = [_to_fraction(weight) for weight in weights]
     if len(exact) != len(counts) or not exact:
         raise OptionError("a mix needs a weight for each source", expected=len(counts) or "1 or more", found=len(exact))
     if sum(exact) == 0:
@@ -176,10 +174,10 @@ def _parts(counts: tuple[int, ...], weights: Sequence[float | int | Fraction]) -
     whole = [int(weight * scale) for weight in exact]
     common = np.gcd.reduce(np.array(whole, object))
     whole = [part // common for part in whole]
-    return tuple(whole) if sum(whole) <= MOST_PARTS else _largest_remainders(exact)
+    return tuple(whole) if sum(whole) <= MAX_WEIGHT_SUM else _largest_remainders(exact)
 
 
-def _exact(weight: object) -> Fraction:
+def _to_fraction(weight: object) -> Fraction:
     """A weight as the number that was written: 0.1 is a tenth, not the double nearest to it."""
     if isinstance(weight, Fraction | int | float) and not isinstance(weight, bool) and 0 <= weight < float("inf"):
         return Fraction(repr(float(weight))) if isinstance(weight, float) else Fraction(weight)
@@ -187,31 +185,28 @@ def _exact(weight: object) -> Fraction:
 
 
 def _largest_remainders(exact: list[Fraction]) -> tuple[int, ...]:
-    """``MOST_PARTS`` shared out: everyone's whole share, then one more to those with the largest remainders."""
+    """Divide ``MAX_WEIGHT_SUM`` by weight: each share rounded down, then one more for the largest remainders."""
     total = sum(exact)
-    shares = [weight * MOST_PARTS / total for weight in exact]
+    shares = [weight * MAX_WEIGHT_SUM / total for weight in exact]
     whole = [int(share) for share in shares]
     by_remainder = sorted(range(len(shares)), key=lambda source: (whole[source] - shares[source], source))
-    for source in by_remainder[: MOST_PARTS - sum(whole)]:
+    for source in by_remainder[: MAX_WEIGHT_SUM - sum(whole)]:
         whole[source] += 1
     return tuple(whole)
 
 
-# --------------------------------------------------------------------------------------------------------------- tree
-
-
 def _best_tree(parts: tuple[int, ...]) -> _Tree:
-    """Sources by weight, split where the bound comes out smallest; near the middle where they are too many to try."""
+    """Split the sources, sorted by weight, where the bound is smallest; near the middle if there are too many."""
     sources = sorted((source for source, part in enumerate(parts) if part), key=lambda source: (-parts[source], source))
-    if len(sources) <= MOST_TRIED:
+    if len(sources) <= MAX_SEARCHED_SOURCES:
         bounds = [0.5 + number / 50 for number in range(100)]
-        found = next((tree for bound in bounds if (tree := _within(bound, sources, parts)) is not None), None)
+        found = next((tree for bound in bounds if (tree := _tree_within(bound, sources, parts)) is not None), None)
         if found is not None:
             return found
-    return _halved(sources, parts)
+    return _halving_tree(sources, parts)
 
 
-def _within(bound: float, sources: list[int], parts: tuple[int, ...]) -> _Tree | None:
+def _tree_within(bound: float, sources: list[int], parts: tuple[int, ...]) -> _Tree | None:
     """A tree whose leaves all keep to ``bound``, if splitting the sorted sources can give one."""
     ends = np.concatenate([[0], np.cumsum([parts[source] for source in sources])]).tolist()
 
@@ -233,12 +228,12 @@ def _within(bound: float, sources: list[int], parts: tuple[int, ...]) -> _Tree |
     return tree(0, len(sources), 0.0)
 
 
-def _halved(sources: list[int], parts: tuple[int, ...]) -> _Tree:
+def _halving_tree(sources: list[int], parts: tuple[int, ...]) -> _Tree:
     if len(sources) == 1:
         return sources[0]
     ends = np.cumsum([parts[source] for source in sources])
     middle = int(np.abs(2 * ends[:-1] - ends[-1]).argmin()) + 1
-    left, right = _halved(sources[:middle], parts), _halved(sources[middle:], parts)
+    left, right = _halving_tree(sources[:middle], parts), _halving_tree(sources[middle:], parts)
     return _Node(left, right, int(ends[middle - 1]), int(ends[-1]))
 
 
@@ -257,35 +252,35 @@ def _deviation(tree: _Tree, parts: tuple[int, ...]) -> float:
     return worst(tree, 0.0)
 
 
-def _to_left(node: _Node, numbers: Any) -> Any:
-    """How many of a node's first positions go left. Whole rounds are taken out first, so that products stay small."""
+def _count_left(node: _Node, numbers: Any) -> Any:
+    """Return how many of a node's first positions go left. Full rounds are taken out first to keep products small."""
     rounds, rest = numbers // node.parts, numbers % node.parts
     return rounds * node.left_parts + (rest * node.left_parts + node.parts // 2) // node.parts
 
 
-def _descend(tree: _Tree, numbers: Int64, where: Int64, sources: Int64, places: Int64) -> None:
+def _descend(tree: _Tree, numbers: IntArray, where: IntArray, sources: IntArray, places: IntArray) -> None:
     if isinstance(tree, int):
         sources[where], places[where] = tree, numbers
         return
-    before = _to_left(tree, numbers)
-    left = _to_left(tree, numbers + 1) > before
+    before = _count_left(tree, numbers)
+    left = _count_left(tree, numbers + 1) > before
     _descend(tree.left, before[left], where[left], sources, places)
     _descend(tree.right, (numbers - before)[~left], where[~left], sources, places)
 
 
-def _counted(stage: _Stage, position: int) -> tuple[int, ...]:
-    found = list(stage.before)
+def _counts_at(stage: _Stage, position: int) -> tuple[int, ...]:
+    counts = list(stage.before)
 
     def count(tree: _Tree, number: int) -> None:
         if isinstance(tree, int):
-            found[tree] += number
+            counts[tree] += number
         else:
-            left = _to_left(tree, number)
+            left = _count_left(tree, number)
             count(tree.left, left)
             count(tree.right, number - left)
 
     count(stage.tree, position - stage.start)
-    return tuple(found)
+    return tuple(counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +293,7 @@ class Mixed:
     Raises:
         OptionError: there is not one order for each source of the mix.
 
-    Example:
+    Examples:
         >>> from shoal.order import Sequential
         >>> order = Mixed(Mix((4, 2), (2, 1)), (Sequential(4), Sequential(2)))
         >>> order.samples(range(6)).tolist()
@@ -316,7 +311,7 @@ class Mixed:
         if counts != self.mix.counts:
             raise OptionError("a mix has an order for each source", expected=self.mix.counts, found=counts)
         if self.draws is not None:
-            check_whole("draws", self.draws, 1)
+            check_int("draws", self.draws, 1)
 
     @property
     def count(self) -> int:
@@ -328,7 +323,7 @@ class Mixed:
         """How many positions an epoch has: ``draws``, or as many as there are samples."""
         return self.mix.count if self.draws is None else self.draws
 
-    def samples(self, positions: npt.ArrayLike, epoch: int = 0) -> Int64:
+    def samples(self, positions: npt.ArrayLike, epoch: int = 0) -> IntArray:
         """The sample at each position of an epoch."""
         given = as_positions(positions)
         check_positions(given, self.length)

@@ -1,4 +1,4 @@
-"""Sequential, shuffled and weighted orders, and the checks of their arguments."""
+"""Sequential, shuffled and weighted orders, the protocol `Order`, and the checks of arguments that all orders share."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from shoal._typing import IntArray
 from shoal.errors import OptionError, PositionError
 
-from ._permutation import MOST, Int64, draw_below, fractions, key_of, permute
+from ._permutation import MAX_COUNT, draw_below, draw_fractions, key_of, permute
 
 __all__ = [
     "GlobalShuffle",
@@ -23,21 +24,21 @@ __all__ = [
     "WithReplacement",
     "as_positions",
     "check_count",
+    "check_int",
     "check_positions",
     "check_seed",
-    "check_whole",
     "fingerprint_of",
     "line",
     "samples_of",
 ]
 
-# What a key is for. Part of every pinned sequence: a number is never given a second meaning.
+# The purpose of a key is hashed into it, so these numbers must never change or be reused: saved states rely on them.
 SAMPLES, BLOCKS, ROTATION, WINDOWS, DRAWS, WEIGHTS = 0, 1, 2, 3, 4, 5
 
 
 @runtime_checkable
 class Order(Protocol):
-    """What every order can say. Positions of one epoch are ``0`` to ``length - 1``."""
+    """The protocol of every order. Positions of one epoch are ``0`` to ``length - 1``."""
 
     @property
     def count(self) -> int:
@@ -49,7 +50,7 @@ class Order(Protocol):
         """How many positions one epoch has: ``count``, unless samples are drawn."""
         ...
 
-    def samples(self, positions: npt.ArrayLike, epoch: int = 0) -> Int64:
+    def samples(self, positions: npt.ArrayLike, epoch: int = 0) -> IntArray:
         """The number of the sample at each position of an epoch."""
         ...
 
@@ -66,7 +67,7 @@ class Order(Protocol):
 class Sequential:
     """Samples as they are numbered, every epoch alike.
 
-    Example:
+    Examples:
         >>> Sequential(10).samples([0, 9]).tolist()
         [0, 9]
     """
@@ -81,7 +82,7 @@ class Sequential:
         """As many positions as samples."""
         return self.count
 
-    def samples(self, positions: npt.ArrayLike, epoch: int = 0) -> Int64:
+    def samples(self, positions: npt.ArrayLike, epoch: int = 0) -> IntArray:
         """The positions themselves."""
         found = as_positions(positions)
         check_positions(found, self.count)
@@ -100,7 +101,7 @@ class Sequential:
 class GlobalShuffle:
     """All samples permuted at once: the best shuffle, and a read anywhere for each sample.
 
-    Example:
+    Examples:
         >>> order = GlobalShuffle(5, seed=1)
         >>> order.samples(range(5), epoch=0).tolist(), order.samples(range(5), epoch=1).tolist()
         ([1, 3, 0, 2, 4], [2, 4, 1, 3, 0])
@@ -118,7 +119,7 @@ class GlobalShuffle:
         """As many positions as samples."""
         return self.count
 
-    def samples(self, positions: npt.ArrayLike, epoch: int = 0) -> Int64:
+    def samples(self, positions: npt.ArrayLike, epoch: int = 0) -> IntArray:
         """The sample at each position; every epoch has a permutation of its own."""
         found = as_positions(positions)
         check_positions(found, self.count)
@@ -137,7 +138,7 @@ class GlobalShuffle:
 class WithReplacement:
     """Every position draws any sample, whatever was drawn before; an epoch is ``draws`` draws, or ``count``.
 
-    Example:
+    Examples:
         >>> WithReplacement(1000, seed=3, draws=4).samples(range(4)).tolist()
         [591, 127, 747, 287]
     """
@@ -147,17 +148,17 @@ class WithReplacement:
     draws: int | None = None
 
     def __post_init__(self) -> None:
-        check_whole("count", self.count, 1)
+        check_int("count", self.count, 1)
         check_seed(self.seed)
         if self.draws is not None:
-            check_whole("draws", self.draws, 1)
+            check_int("draws", self.draws, 1)
 
     @property
     def length(self) -> int:
         """How many draws an epoch has."""
         return self.count if self.draws is None else self.draws
 
-    def samples(self, positions: npt.ArrayLike, epoch: int = 0) -> Int64:
+    def samples(self, positions: npt.ArrayLike, epoch: int = 0) -> IntArray:
         """The sample drawn at each position."""
         found = as_positions(positions)
         check_positions(found, self.length)
@@ -178,7 +179,7 @@ class Weighted:
 
     Weights need not add up to one. They are the only order that keeps something for each sample: 8 bytes.
 
-    Example:
+    Examples:
         >>> set(Weighted([0.0, 1.0, 3.0], seed=1, draws=100).samples(range(100)).tolist())
         {1, 2}
     """
@@ -189,10 +190,10 @@ class Weighted:
     _ends: npt.NDArray[np.float64] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        weights = checked_weights(self.weights)
+        weights = check_weights(self.weights)
         check_seed(self.seed)
         if self.draws is not None:
-            check_whole("draws", self.draws, 1)
+            check_int("draws", self.draws, 1)
         ends = np.cumsum(weights)
         weights.flags.writeable = ends.flags.writeable = False
         object.__setattr__(self, "weights", weights)
@@ -214,24 +215,24 @@ class Weighted:
         """How many draws an epoch has."""
         return self.count if self.draws is None else self.draws
 
-    def samples(self, positions: npt.ArrayLike, epoch: int = 0) -> Int64:
+    def samples(self, positions: npt.ArrayLike, epoch: int = 0) -> IntArray:
         """The sample drawn at each position."""
         found = as_positions(positions)
         check_positions(found, self.length)
-        at = fractions(key_of(self.seed, epoch, WEIGHTS), found) * self._ends[-1]
+        at = draw_fractions(key_of(self.seed, epoch, WEIGHTS), found) * self._ends[-1]
         drawn = np.searchsorted(self._ends, at, side="right")
-        # A product may round up to the very end; the last sample that can be drawn stands there.
+        # A product may round up to the sum of all weights; it then draws the last sample whose weight is not zero.
         last = int(np.searchsorted(self._ends, self._ends[-1], side="left"))
-        capped: Int64 = np.minimum(drawn, last)
+        capped: IntArray = np.minimum(drawn, last)
         return capped
 
     def to_json(self) -> dict[str, Any]:
         """The settings, readable; of the weights, a hash."""
-        named = hashlib.sha256(self.weights.astype("<f8").tobytes()).hexdigest()[:16]
+        digest = hashlib.sha256(self.weights.astype("<f8").tobytes()).hexdigest()[:16]
         return {
             "order": "weighted",
             "count": self.count,
-            "weights": named,
+            "weights": digest,
             "seed": self.seed,
             "draws": self.length,
         }
@@ -241,8 +242,8 @@ class Weighted:
         return fingerprint_of(self.to_json())
 
 
-def checked_weights(weights: object) -> npt.NDArray[np.float64]:
-    """Weights as a fresh array: one for each sample, none negative, some above zero."""
+def check_weights(weights: object) -> npt.NDArray[np.float64]:
+    """Return weights as a new array, checked: one for each sample, none negative, some above zero."""
     try:
         found = np.array(weights, np.float64)
     except (TypeError, ValueError):
@@ -259,7 +260,7 @@ def checked_weights(weights: object) -> npt.NDArray[np.float64]:
 def fingerprint_of(settings: Mapping[str, Any]) -> str:
     """Sixteen hexadecimal digits that stand for ``settings``, whatever the order of its keys.
 
-    Example:
+    Examples:
         >>> fingerprint_of({"seed": 1, "count": 10}) == fingerprint_of({"count": 10, "seed": 1})
         True
     """
@@ -267,13 +268,13 @@ def fingerprint_of(settings: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def line(order: Order, positions: npt.ArrayLike) -> Int64:
+def line(order: Order, positions: npt.ArrayLike) -> IntArray:
     """The sample at each position of an order's infinite line.
 
     Raises:
         PositionError: a position is negative, or the order has no samples.
 
-    Example:
+    Examples:
         >>> from shoal.order import Sequential
         >>> line(Sequential(3), range(7)).tolist()
         [0, 1, 2, 0, 1, 2, 0]
@@ -284,10 +285,10 @@ def line(order: Order, positions: npt.ArrayLike) -> Int64:
     return samples_of(order, given % max(order.length, 1), given // max(order.length, 1))
 
 
-def samples_of(order: Order, positions: npt.ArrayLike, epochs: npt.ArrayLike) -> Int64:
+def samples_of(order: Order, positions: npt.ArrayLike, epochs: npt.ArrayLike) -> IntArray:
     """The sample at each position of each one's own epoch.
 
-    Example:
+    Examples:
         >>> from shoal.order import Sequential
         >>> samples_of(Sequential(3), [2, 0], [0, 1]).tolist()
         [2, 0]
@@ -304,31 +305,31 @@ def samples_of(order: Order, positions: npt.ArrayLike, epochs: npt.ArrayLike) ->
     return found
 
 
-def check_whole(name: str, value: object, least: int, most: int = MOST) -> None:
-    """A whole number from ``least`` to ``most``; ``True`` and NumPy's integers are not taken for one."""
+def check_int(name: str, value: object, least: int, most: int = MAX_COUNT) -> None:
+    """Check that a value is an int from ``least`` to ``most``. Booleans and NumPy's integers are refused."""
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        expected = f"a whole number from {least}" + ("" if most == MOST else f" to {most}")
+        expected = f"a whole number from {least}" + ("" if most == MAX_COUNT else f" to {most}")
         raise OptionError(f"{name} cannot be this", expected=expected, found=repr(value))
 
 
 def check_count(value: object) -> None:
-    """How many samples there are. None is allowed: a view may be empty, and has no positions to ask for."""
-    check_whole("count", value, 0)
+    """Check a number of samples. Zero is allowed: a view may be empty."""
+    check_int("count", value, 0)
 
 
 def check_seed(value: object) -> None:
-    """Any whole number of 64 bits, with or without a sign."""
+    """Check that a seed is a 64-bit int, signed or unsigned."""
     if not isinstance(value, int) or isinstance(value, bool) or not -(1 << 63) <= value < 1 << 64:
         raise OptionError("seed cannot be this", expected="a whole number of 64 bits", found=repr(value))
 
 
-def check_positions(positions: Int64, length: int) -> None:
-    """Positions lie in ``[0, length)``."""
+def check_positions(positions: IntArray, length: int) -> None:
+    """Check that all positions are in ``[0, length)``."""
     if positions.size and (positions.min() < 0 or positions.max() >= length):
         found = f"{positions.min()} to {positions.max()}"
         raise PositionError("positions outside the epoch", expected=f"0 to {length - 1}", found=found)
 
 
-def as_positions(positions: object) -> Int64:
-    """Positions as an array of 64-bit numbers."""
+def as_positions(positions: object) -> IntArray:
+    """Return positions as an int64 array."""
     return np.asarray(positions, np.int64)

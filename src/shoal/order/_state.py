@@ -1,4 +1,4 @@
-"""The state of a run, and orders as JSON."""
+"""How far a run has come, as a value that is saved and loaded (`State`), and orders from JSON."""
 
 from __future__ import annotations
 
@@ -15,11 +15,19 @@ from ._orders import GlobalShuffle, Order, Sequential, WithReplacement, fingerpr
 __all__ = ["PartitionState", "PendingElement", "State", "order_from_json"]
 
 PendingElement = tuple[int, int, int]
-"""Something read that is in no element yet: the sample's place on the line, the how-manieth of what came of it, and how
-much of that (tokens) is used already."""
+"""A value that was read and is in no element yet: the sample's position on the infinite line, the number of the value
+among those made from the sample, and how much of it (tokens) is consumed already."""
 VERSION = 1
 _ABSENT = "(none)"
-_KINDS: dict[str, Callable[..., Order]] = {
+_DIGESTS = {
+    "data": "the data differs (other samples, or other shards)",
+    "view": "the selected samples, or their order, differ",
+    "fields": "fields differs",
+    "decode": "decode differs",
+    "type": "sample_type differs",
+}
+"""What to say of settings that a state has only digests of."""
+_ORDERS_BY_NAME: dict[str, Callable[..., Order]] = {
     "sequential": Sequential,
     "global": GlobalShuffle,
     "block": BlockShuffle,
@@ -29,11 +37,11 @@ _KINDS: dict[str, Callable[..., Order]] = {
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """One share of a line whose stages yield as they please: a filter, packing, bucketing.
+    """The state of one partition, for stages whose number of results is not known: a filter, packing, bucketing.
 
-    Place ``p`` of an epoch is of share ``p mod of``. All before ``position``, a place on the infinite line, is used up,
-    and ``part`` of what came of the sample there. ``pending`` went into a stage and has not come out: it is read again
-    when the run goes on, and waits in the groups it waited in.
+    Position ``p`` of an epoch is of partition ``p mod of``. All samples before ``position``, counted on the infinite
+    line, are consumed, and so are ``part`` of the values made from the sample there. ``pending`` values went into a
+    stage and have not come out: they are read again on resuming, in the groups they were in.
     """
 
     index: int
@@ -55,7 +63,7 @@ class State:
     readable, so that a state which belongs to another order can say what differs. ``end`` and ``global_batch`` keep
     an epoch that goes on elsewhere ending where it would have ended here.
 
-    Example:
+    Examples:
         >>> from shoal.order import GlobalShuffle
         >>> state = State(GlobalShuffle(1000, seed=1).to_json(), epoch=2, position=640, end=1000, global_batch=64)
         >>> State.from_dict(state.to_dict()) == state
@@ -63,7 +71,7 @@ class State:
         >>> state.check_fingerprint(GlobalShuffle(1000, seed=2).to_json())
         Traceback (most recent call last):
         ...
-        shoal.errors.LoaderStateError: the state was saved by another order: expected seed 2, found seed 1; ...
+        shoal.errors.LoaderStateError: the loader state does not match: seed is 2 here but 1 in the state; ...
     """
 
     settings: Mapping[str, Any]
@@ -79,15 +87,17 @@ class State:
     """How many elements this epoch has given to each rank."""
     shares: tuple[PartitionState, ...] = field(default=())
     """For stages of unknown yield, how far each share of the line has come; empty where ``position`` says it all."""
+    drawn: str = ""
+    """Checksum of what a sampler of the user has drawn up to ``position``."""
     first_epoch: int = 0
     """Where several epochs make one iteration, the one that it began with; any that is as many epochs away will do."""
 
     def __post_init__(self) -> None:
         for name in ("epoch", "position", "start", "steps", "first_epoch"):
-            _check(name, getattr(self, name))
+            _check_counter(name, getattr(self, name))
         for name in ("end", "global_batch"):
             if getattr(self, name) is not None:
-                _check(name, getattr(self, name))
+                _check_counter(name, getattr(self, name))
 
     @property
     def fingerprint(self) -> str:
@@ -114,6 +124,8 @@ class State:
         }
         if self.shares:
             document["shares"] = [share.to_list() for share in self.shares]
+        if self.drawn:
+            document["drawn"] = self.drawn
         if self.first_epoch:
             document["first_epoch"] = self.first_epoch
         return document
@@ -134,7 +146,7 @@ class State:
                 "this version of a state is not known", expected=VERSION, found=document.get("version")
             )
         known = {each.name for each in fields(cls)} - {"shares"}
-        shares = _shares(document.get("shares", ()))
+        shares = _parse_shares(document.get("shares", ()))
         state = cls(**{name: document[name] for name in known & set(document)}, shares=shares)
         if state.fingerprint != document.get("fingerprint"):
             raise LoaderStateError(
@@ -156,7 +168,7 @@ class State:
             raise LoaderStateError("there is no state to merge", expected="one for each rank", found="none")
         shares: dict[tuple[int, int], PartitionState] = {}
         for state in every:
-            _same_place(every[0], state)
+            _check_same_position(every[0], state)
             for one in state.shares:
                 if shares.setdefault((one.of, one.index), one) != one:
                     found = shares[one.of, one.index]
@@ -179,12 +191,14 @@ class State:
         settings = {"fingerprint": now} if isinstance(expected, str) else expected
         saved = {"fingerprint": self.fingerprint} if isinstance(expected, str) else self.settings
         names = [name for name in {**settings, **saved} if settings.get(name, _ABSENT) != saved.get(name, _ABSENT)]
-        raise LoaderStateError(
-            "the state was saved by another order",
-            expected=", ".join(f"{name} {settings.get(name, _ABSENT)}" for name in names),
-            found=", ".join(f"{name} {saved.get(name, _ABSENT)}" for name in names),
-            hint="open the same data with the same settings, or start the run anew",
+        differences = "; ".join(
+            _DIGESTS.get(
+                name, f"{name} is {settings.get(name, _ABSENT)} here but {saved.get(name, _ABSENT)} in the state"
+            )
+            for name in names
         )
+        hint = "use the same data and settings, or start a new run"
+        raise LoaderStateError(f"the loader state does not match: {differences}", hint=hint)
 
     @classmethod
     def after(cls, plan: EpochPlan, steps: int, settings: Mapping[str, Any]) -> State:
@@ -216,15 +230,15 @@ class State:
         return replace(plan, end=max(self.position, self.end or 0)).next_epoch() if finished else plan
 
 
-def _check(name: str, value: object) -> None:
+def _check_counter(name: str, value: object) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise LoaderStateError(f"{name} of a state cannot be this", expected="a whole number from 0", found=repr(value))
 
 
-def _shares(listed: Any) -> tuple[PartitionState, ...]:
+def _parse_shares(listed: Any) -> tuple[PartitionState, ...]:
     try:
         return tuple(
-            PartitionState(int(index), int(of), int(position), int(part), _groups(pending))
+            PartitionState(int(index), int(of), int(position), int(part), _parse_pending(pending))
             for index, of, position, part, pending in listed
         )
     except (TypeError, ValueError):
@@ -232,7 +246,7 @@ def _shares(listed: Any) -> tuple[PartitionState, ...]:
         raise LoaderStateError("shares of a state cannot be this", expected=expected, found=listed) from None
 
 
-def _groups(pending: Any) -> tuple[tuple[PendingElement, ...], ...]:
+def _parse_pending(pending: Any) -> tuple[tuple[PendingElement, ...], ...]:
     return tuple(tuple((int(place), int(part), int(used)) for place, part, used in group) for group in pending)
 
 
@@ -241,7 +255,7 @@ def _without_shares(state: State) -> State:
     return replace(state, shares=(), steps=0, epoch=0) if state.shares else state
 
 
-def _same_place(first: State, other: State) -> None:
+def _check_same_position(first: State, other: State) -> None:
     bare, found = _without_shares(first), _without_shares(other)
     for each in fields(State):
         if getattr(bare, each.name) != getattr(found, each.name):
@@ -261,15 +275,17 @@ def order_from_json(document: Mapping[str, Any]) -> Order:
     Raises:
         OptionError: no order is written like this.
 
-    Example:
+    Examples:
         >>> order = BlockShuffle(1000, seed=1, block_samples=10, window=2, lanes=4)
         >>> order_from_json(order.to_json()) == order
         True
     """
     settings = dict(document)
-    kind = _KINDS.get(settings.pop("order", ""))
+    kind = _ORDERS_BY_NAME.get(settings.pop("order", ""))
     if kind is None:
-        raise OptionError("no order is written like this", expected=" or ".join(_KINDS), found=document.get("order"))
+        raise OptionError(
+            "no order is written like this", expected=" or ".join(_ORDERS_BY_NAME), found=document.get("order")
+        )
     try:
         return kind(**settings)
     except TypeError as error:

@@ -1,9 +1,8 @@
 """The ``webdataset`` storage backend for PLAID: physics datasets as indexed tar shards.
 
 Importing this package registers the backend, and then ``plaid.storage`` saves, loads, pushes, downloads and streams
-with ``backend="webdataset"``. The functions here are what PLAID calls; they may be called directly too. ``_reader`` and
-``_writer`` read and write, ``_bridge`` gives PLAID's converters what they take, ``_arrays`` and ``_layout`` know how
-arrays and files lie in shards, ``_hub`` is about the Hugging Face Hub, and ``_backend`` is PLAID's protocol.
+with ``backend="webdataset"``. The functions here are what PLAID calls; they may be called directly too. ``reader``,
+``writer`` and ``bridge`` have the same functions, in the modules in which PLAID's own backends have theirs.
 """
 
 from __future__ import annotations
@@ -11,15 +10,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ._backend import WebDatasetBackend, register
-from ._bridge import sample_to_var_sample_dict, to_var_sample_dict
-from ._hub import (
-    configure_dataset_card,
+from ._writer import SampleCallbackContext, save_to_disk
+from .bridge import sample_to_var_sample_dict, to_var_sample_dict
+from .reader import (
+    WebDatasetDict,
+    WebDatasetSample,
+    WebDatasetWrapper,
     download_datasetdict_from_hub,
+    init_datasetdict_from_disk,
     init_datasetdict_streaming_from_hub,
-    push_local_datasetdict_to_hub,
 )
-from ._reader import WebDatasetDict, WebDatasetSample, WebDatasetWrapper, init_datasetdict_from_disk
-from ._writer import SampleCallbackContext, generate_datasetdict_to_disk, save_to_disk
+from .writer import configure_dataset_card, generate_datasetdict_to_disk, push_local_datasetdict_to_hub
 
 if TYPE_CHECKING:
     from webdataset.compat import WebDataset as WebDatasetPipeline
@@ -49,9 +50,9 @@ register()
 def __getattr__(name: str) -> Any:
     if name != "WebDatasetPipeline":
         raise AttributeError(f"module 'shoal.plaid' has no attribute {name!r}", name=name)
-    from webdataset.compat import WebDataset  # loaded when asked for: it may bring torch along
+    from .reader import WebDatasetPipeline  # on first use: it may import torch
 
-    return WebDataset
+    return WebDatasetPipeline
 
 
 def __dir__() -> list[str]:

@@ -20,7 +20,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shoal.codec import decode_npy
+from shoal._crc32 import crc32
+from shoal._typing import AnyArray, IntArray, UInt32Array
+from shoal.codec._arrays import decode_npy
 from shoal.errors import (
     DecodeError,
     FieldError,
@@ -31,17 +33,19 @@ from shoal.errors import (
     TarError,
     TruncatedError,
 )
-from shoal.shard import BLOCK, WEBDATASET_RULE, KeyRule, Shard, ShardIndex, crc32, damaged, load_index, open_shard
-from shoal.store import local_path, scheme_of, store_for
+from shoal.shard._index import ShardIndex, damaged, load_index
+from shoal.shard._member_names import WEBDATASET_RULE, KeyRule
+from shoal.shard._open_shards import open_shard
+from shoal.shard._shard import Shard
+from shoal.shard._tar_header import BLOCK
+from shoal.store._registry import store_for
+from shoal.store._url import local_path, scheme_of
 
 from ._layout import RECORD_FIELD, SampleRecord, decode_record, number_in_key, path_of_field
 
-__all__ = ["ArrayShard", "ShardPlace", "Values", "apply_indexer", "read_indexed"]
+__all__ = ["ArrayShard", "ShardPlace", "Values", "apply_indexer", "read_indexed", "select_features"]
 
 Values = dict[str, npt.NDArray[Any] | None]
-Int64 = npt.NDArray[np.int64]
-UInt32 = npt.NDArray[np.uint32]
-Array = npt.NDArray[Any]
 Read = Callable[[int, int], bytes]
 """The bytes ``[start, stop)`` of a member."""
 _NO_INDEXERS: Mapping[str, Any] = {}
@@ -104,7 +108,7 @@ class ArrayShard:
         return mapped
 
     @functools.cached_property
-    def numbers(self) -> Int64:
+    def numbers(self) -> IntArray:
         """The number of each sample in its split. Raises FormatError when a key has none."""
         if self.place.numbers is not None:
             return np.arange(self.place.numbers.start, self.place.numbers.stop)
@@ -149,7 +153,7 @@ class ArrayShard:
         return {path: column for column, path in enumerate(self.fields)}
 
     @functools.cached_property
-    def _extents(self) -> tuple[Int64, Int64, UInt32]:
+    def _extents(self) -> tuple[IntArray, IntArray, UInt32Array]:
         """Offset, size and checksum of each feature, a row a sample. Offset 0: the sample lacks it."""
         index, shape = self._index, (len(self._index), len(self.fields))
         offsets, sizes, crcs = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(shape, np.uint32)
@@ -274,7 +278,7 @@ class ArrayShard:
             found[path] = apply_indexer(array, indexers[path], path) if path in indexers else array
         return found
 
-    def _compare(self, row: int, path: str, data: memoryview, start: int, size: int, crcs: UInt32 | None) -> None:
+    def _compare(self, row: int, path: str, data: memoryview, start: int, size: int, crcs: UInt32Array | None) -> None:
         if len(data) != size:
             raise TruncatedError(
                 "the shard ends before its index says",
@@ -339,12 +343,12 @@ class ArrayShard:
             )
 
 
-def apply_indexer(array: Array, indexer: Any, path: str) -> Array:
+def apply_indexer(array: AnyArray, indexer: Any, path: str) -> AnyArray:
     """What an indexer (a slice, or positions) picks along the last axis; all of it where it is None.
 
     Raises OptionError for an indexer of another form or an array without axes, PositionError for one out of bounds.
 
-    Example:
+    Examples:
         >>> apply_indexer(np.arange(6).reshape(2, 3), [0, 2], "Global/x")
         array([[0, 2],
                [3, 5]])
@@ -352,7 +356,21 @@ def apply_indexer(array: Array, indexer: Any, path: str) -> Array:
     if indexer is None:
         return array
     picked = _checked(array.shape, indexer, path)
-    found: Array = array[..., picked]
+    found: AnyArray = array[..., picked]
+    return found
+
+
+def select_features(
+    sample: Mapping[str, Any], features: Sequence[str] | None, indexers: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Return some features of a sample, with indexers applied. Raises FieldError."""
+    names = list(sample) if features is None else list(features)
+    if unknown := [name for name in names if name not in sample]:
+        raise FieldError("no such variable feature", expected=" or ".join(list(sample)[:8]), found=unknown[0])
+    found = {name: sample[name] for name in names}
+    for name, indexer in (indexers or {}).items():
+        if found.get(name) is not None:
+            found[name] = apply_indexer(found[name], indexer, name)
     return found
 
 
@@ -374,7 +392,7 @@ def _checked(shape: tuple[int, ...], indexer: Any, path: str) -> slice | npt.NDA
     return positions
 
 
-def read_indexed(read: Read, size: int, indexer: Any, path: str) -> Array:
+def read_indexed(read: Read, size: int, indexer: Any, path: str) -> AnyArray:
     """What an indexer picks of an array that lies elsewhere: its header is read, then the runs of what is picked."""
     if indexer is None or size <= _GAP_BYTES:
         return apply_indexer(decode_npy(read(0, size)), indexer, path)
@@ -417,7 +435,7 @@ def _gathered(
     start: int,
     runs: list[tuple[int, int]],
     positions: npt.NDArray[np.int64],
-) -> Array:
+) -> AnyArray:
     rows, length = math.prod(shape[:-1]), shape[-1]
     found = np.empty((rows, len(positions)), dtype)
     for row in range(rows):

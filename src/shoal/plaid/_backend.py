@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.errors import MissingExtraError, OptionError
 
-from ._bridge import sample_to_var_sample_dict, to_var_sample_dict
 from ._hub import (
     configure_dataset_card,
     download_datasetdict_from_hub,
@@ -17,6 +16,7 @@ from ._hub import (
 )
 from ._reader import WebDatasetDict, WebDatasetWrapper, init_datasetdict_from_disk
 from ._writer import SampleCallback, SampleGenerator, generate_datasetdict_to_disk
+from .bridge import sample_to_var_sample_dict, to_var_sample_dict
 
 if TYPE_CHECKING:
     from plaid import Infos
@@ -127,7 +127,7 @@ def register() -> None:
     Raises:
         MissingExtraError: PLAID is not installed.
 
-    Example:
+    Examples:
         >>> register()
         >>> from plaid.storage.registry import available_backends
         >>> "webdataset" in available_backends()

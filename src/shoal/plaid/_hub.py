@@ -1,4 +1,4 @@
-"""PLAID datasets on the Hugging Face Hub, and their cards."""
+"""Push, stream and download PLAID datasets on the Hugging Face Hub, and write their cards."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoal.errors import FieldError, ObjectExistsError, ObjectNotFoundError
-from shoal.hub import client_of, hub_url, patiently, push_to_hub
-from shoal.shard import Manifest, load_manifest
-from shoal.store import HubStore, join_url, store_for
+from shoal.hub._client import client_of, hub_url, patiently
+from shoal.hub._push import push_to_hub
+from shoal.shard._manifest import Manifest, load_manifest
+from shoal.store._huggingface import HubStore
+from shoal.store._registry import store_for
+from shoal.store._url import join_url
 
-from ._layout import check_split, describe_splits, facts_of, staging_folder
+from ._layout import check_split, describe_splits, split_metadata, staging_folder
 from ._reader import FoundSplit, WebDatasetWrapper, chosen_splits, splits_at
 from ._writer import place_shards, write_values
 
@@ -29,11 +32,6 @@ __all__ = [
 ]
 
 SplitIds = dict[str, Iterable[int]]
-
-
-# ------------------------------------------------------------------------------- PLAID datasets on the Hugging Face Hub
-
-
 _PATTERNS = ["data/*", ".shoal/manifest.json", ".shoal/index/*"]
 
 
@@ -104,9 +102,9 @@ def download_datasetdict_from_hub(
     place = target.with_name(f".{target.name}.download") if target.exists() else target
     try:
         if split_ids is None and features is None:
-            _fetch_all(repo_id, place)
+            _download_all(repo_id, place)
         else:
-            _fetch(splits, place)
+            _download_some(splits, place)
     except BaseException:
         shutil.rmtree(place, ignore_errors=True)
         raise
@@ -116,7 +114,7 @@ def download_datasetdict_from_hub(
     return target
 
 
-def _fetch_all(repo_id: str, target: Path) -> None:
+def _download_all(repo_id: str, target: Path) -> None:
     client = client_of(repo_id)
     patiently(
         lambda: client.snapshot_download(repo_id, repo_type="dataset", allow_patterns=_PATTERNS, local_dir=str(target)),
@@ -124,7 +122,7 @@ def _fetch_all(repo_id: str, target: Path) -> None:
     )
 
 
-def _fetch(splits: Mapping[str, WebDatasetWrapper], target: Path) -> None:
+def _download_some(splits: Mapping[str, WebDatasetWrapper], target: Path) -> None:
     """Write what is wanted of each split as a dataset of its own."""
     described = {}
     for name, split in splits.items():
@@ -172,9 +170,6 @@ def _constant_features(root: str, splits: Iterable[str]) -> list[str]:
         except ObjectNotFoundError:
             continue
     return list(found)
-
-
-# ----------------------------------------------------------------------- the dataset card of a PLAID dataset on the Hub
 
 
 _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
@@ -243,7 +238,7 @@ def configure_dataset_card(
         [
             head,
             _pictures(illustration_urls or []),
-            _about(facts),
+            f"```yaml\n{_yaml(facts)}```\n",
             _USAGE.format(repo_id=repo_id, split=next(iter(splits), "train")),
             _description(dataset_long_description),
             _papers(arxiv_paper_urls or []),
@@ -264,8 +259,8 @@ def configure_dataset_card(
 
 def _splits(facts: Mapping[str, Any], manifest: Manifest | None, root: str) -> dict[str, int]:
     """How many samples each split has."""
-    if manifest is not None and (said := facts_of(manifest, root)):
-        return {name: split.samples for name, split in said.items()}
+    if manifest is not None and (metadata := split_metadata(manifest, root)):
+        return {name: split.samples for name, split in metadata.items()}
     return dict(facts.get("num_samples") or {})
 
 
@@ -295,8 +290,8 @@ def _front_matter(
 def _sizes(splits: Mapping[str, int], manifest: Manifest) -> dict[str, Any]:
     sizes = {name: sum(record.bytes for record in manifest.splits.get(name, ())) for name in splits}
     total = sum(sizes.values())
-    told = [{"name": name, "num_bytes": sizes[name], "num_examples": count} for name, count in splits.items() if count]
-    return {"splits": told, "download_size": total, "dataset_size": total}
+    named = [{"name": name, "num_bytes": sizes[name], "num_examples": count} for name, count in splits.items() if count]
+    return {"splits": named, "download_size": total, "dataset_size": total}
 
 
 def _pictures(urls: Sequence[str]) -> str:
@@ -304,10 +299,6 @@ def _pictures(urls: Sequence[str]) -> str:
         return ""
     shown = (f"<img src='{html.escape(url)}' alt='{html.escape(url)}' width='1000'/>\n" for url in urls)
     return f"<p align='center'>\n{''.join(shown)}</p>\n\n"
-
-
-def _about(facts: Mapping[str, Any]) -> str:
-    return f"```yaml\n{_yaml(facts)}```\n"
 
 
 def _yaml(facts: Mapping[str, Any]) -> str:

@@ -1,4 +1,10 @@
-"""The file layout of a PLAID dataset, and the names of its members.
+"""The file layout of a PLAID dataset, the names of its members, and the record of a sample.
+
+::
+
+    data/<split>/shard-000000.tar                      sample_000000000.json, sample_000000000.0000_pressure.npy, ...
+    .shoal/manifest.json                               the splits, their shards, their features
+    .shoal/index/data/<split>/shard-000000.tar.arrow   the extents of all members
 
 A feature is known by its path in the CGNS tree, such as ``Base_2_2/Zone/VertexFields/Pressure``. As a member it is
 called ``0003_pressure.npy``: WebDataset lower-cases member names and takes a slash for a folder, so the number tells
@@ -14,9 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
-from shoal.errors import DecodeError, ManifestError, UnsafeNameError
-from shoal.shard import Manifest, ShardRecord, manifest_url, update_manifest
+from shoal.codec._arrays import decode_npy
+from shoal.errors import DecodeError, ManifestError, ShoalError, TarError, UnsafeNameError
+from shoal.shard._manifest import Manifest, ShardRecord, check_schema_fits, manifest_url, update_manifest
 
 __all__ = [
     "ARRAY_ENDING",
@@ -25,14 +33,16 @@ __all__ = [
     "SampleRecord",
     "check_split",
     "decode_record",
+    "decode_sample",
     "describe_splits",
     "encode_record",
-    "facts_of",
     "field_names",
+    "is_raw",
     "number_in_key",
     "path_of_field",
     "sample_key",
     "shard_path",
+    "split_metadata",
     "staging_folder",
 ]
 
@@ -42,14 +52,7 @@ RECORD_FIELD = "json"
 ARRAY_ENDING = ".npy"
 _KEY = re.compile(r"(?:.*/)?sample_(\d+)")
 _UNFIT = re.compile(r"[^a-z0-9]+")
-_LONGEST_WORD = 40  # with the key and the number, well under the 100 bytes of a plain tar header
-
-
-# ::
-#
-#     data/<split>/shard-000000.tar                      sample_000000000.json, sample_000000000.0000_pressure.npy, ...
-#     .shoal/manifest.json                               the splits, their shards, their features
-#     .shoal/index/data/<split>/shard-000000.tar.arrow   where every member lies
+_MAX_WORD = 40  # with the key and the number, well under the 100 bytes of a plain tar header
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +84,15 @@ def describe_splits(root: Path, splits: Mapping[str, tuple[Sequence[ShardRecord]
     shards = {name: tuple(records) for name, (records, _) in splits.items() if records}
 
     def described(before: Manifest) -> Manifest:
+        new = [record for records in shards.values() for record in records]
+        check_schema_fits(before, None, new, hint="Choose another folder")
         metadata = {**before.metadata, _METADATA: {**before.metadata.get(_METADATA, {}), **facts}}
         return replace(before, splits={**before.splits, **shards}, metadata=metadata)
 
     update_manifest(str(root), described)
 
 
-def facts_of(manifest: Manifest, root: str) -> dict[str, SplitMetadata]:
+def split_metadata(manifest: Manifest, root: str) -> dict[str, SplitMetadata]:
     """What the manifest says of each split; nothing where no PLAID dataset was written. Raises ManifestError."""
     said: Any = manifest.metadata.get(_METADATA, {})
     try:
@@ -113,7 +118,7 @@ class SampleRecord:
 def sample_key(number: int) -> str:
     """The key of a sample.
 
-    Example:
+    Examples:
         >>> sample_key(7), number_in_key("sample_000000007"), number_in_key("cat")
         ('sample_000000007', 7, None)
     """
@@ -129,7 +134,7 @@ def number_in_key(key: str) -> int | None:
 def field_names(paths: Iterable[str]) -> dict[str, str]:
     """The member field of each feature path.
 
-    Example:
+    Examples:
         >>> field_names(["Global/Mach", "Global/mach", "Global/Mach_times"])
         {'Global/Mach': '0000_mach.npy', 'Global/mach': '0001_mach.npy', 'Global/Mach_times': '0002_mach_times.npy'}
     """
@@ -137,14 +142,14 @@ def field_names(paths: Iterable[str]) -> dict[str, str]:
 
 
 def _word(path: str) -> str:
-    word = _UNFIT.sub("_", path.rpartition("/")[2].lower()).strip("_")[:_LONGEST_WORD]
+    word = _UNFIT.sub("_", path.rpartition("/")[2].lower()).strip("_")[:_MAX_WORD]
     return f"_{word}" if word else ""
 
 
 def path_of_field(field: str) -> str | None:
     """The path that a member's own name stands for, in tars without records: ``Global__Mach.npy`` is ``Global/Mach``.
 
-    Example:
+    Examples:
         >>> path_of_field("Global__Mach.npy"), path_of_field("png")
         ('Global/Mach', None)
     """
@@ -161,7 +166,7 @@ def encode_record(number: int, fields: Mapping[str, str], none: Iterable[str]) -
 def decode_record(data: bytes | bytearray | memoryview) -> SampleRecord:
     """Read a sample's ``.json``. Raises DecodeError.
 
-    Example:
+    Examples:
         >>> decode_record(encode_record(3, {"Global/Mach": "0000_mach.npy"}, ["Global/Mach"]))
         SampleRecord(number=3, features=(('0000_mach.npy', 'Global/Mach'),), none=('Global/Mach',))
     """
@@ -171,6 +176,63 @@ def decode_record(data: bytes | bytearray | memoryview) -> SampleRecord:
         raise DecodeError(
             "this is not the record of a PLAID sample", expected="number, features, none", found=error
         ) from error
+
+
+def is_raw(sample: Mapping[str, Any]) -> bool:
+    """Whether this is a sample as webdataset reads it, members by name.
+
+    One that is decoded names its key as well, where it went through a pipeline of webdataset.
+    """
+    names = [name for name in sample if not name.startswith("__")]
+    return "__key__" in sample and (RECORD_FIELD in names or all(name.endswith(ARRAY_ENDING) for name in names))
+
+
+def decode_sample(sample: Mapping[str, Any]) -> dict[str, Any]:
+    """The features of a sample that webdataset read, decoded already or not.
+
+    Raises:
+        DecodeError: A member is not what its name says.
+        TarError: A member is missing that the sample's record does not call None.
+
+    Examples:
+        >>> record = encode_record(0, {"Global/Mach": "0000_mach.npy"}, ["Global/Mach"])
+        >>> decode_sample({"__key__": "sample_000000000", "json": record})
+        {'Global/Mach': None}
+    """
+    try:
+        if RECORD_FIELD not in sample:
+            named = ((path_of_field(field), field) for field in sample)
+            return {path: _array(sample[field], field) for path, field in named if path is not None}
+        record = _record(sample[RECORD_FIELD])
+        return {path: _value(sample, record, field, path) for field, path in record.features}
+    except ShoalError as error:
+        raise error.at(shard=sample.get("__url__"), key=sample.get("__key__")) from error.__cause__
+
+
+def _record(value: Any) -> SampleRecord:
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return decode_record(value)
+    try:
+        return SampleRecord(value["number"], tuple(map(tuple, value["features"])), tuple(value["none"]))
+    except (KeyError, TypeError) as error:
+        raise DecodeError("this is not the record of a PLAID sample", found=error, field=RECORD_FIELD) from error
+
+
+def _value(sample: Mapping[str, Any], record: SampleRecord, field: str, path: str) -> Any:
+    if field in sample:
+        return _array(sample[field], field)
+    if path in record.none:
+        return None
+    raise TarError("a member is missing", expected=field, field=path, hint="restore the shard")
+
+
+def _array(value: Any, field: str) -> Any:
+    if isinstance(value, np.ndarray):
+        return value
+    try:
+        return decode_npy(value)
+    except DecodeError as error:
+        raise error.at(field=field) from error.__cause__
 
 
 def check_split(name: str) -> None:

@@ -1,4 +1,8 @@
-"""Read PLAID datasets: splits, wrappers, and opening them."""
+"""Read PLAID datasets: `WebDatasetDict` has the splits of a dataset, `WebDatasetWrapper` the samples of a split.
+
+An array is compared with its checksum before it is returned the first time. That takes about as long as adding it up,
+so a reader that goes through a split in order has the next samples compared by another thread (`ChecksumPrefetch`).
+"""
 
 from __future__ import annotations
 
@@ -17,45 +21,34 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from shoal.codec import decode_npy
 from shoal.errors import (
-    DecodeError,
     FieldError,
     FormatError,
     ObjectNotFoundError,
     OptionError,
     PositionError,
     ShoalError,
-    TarError,
 )
-from shoal.shard import Manifest, ShardRecord, index_url, load_manifest
-from shoal.store import join_url, relative_url, scheme_of, store_for
+from shoal.shard._manifest import Manifest, ShardRecord, load_manifest
+from shoal.shard._open_shards import index_url
+from shoal.store._registry import store_for
+from shoal.store._url import join_url, relative_url, scheme_of
 
-from ._arrays import ArrayShard, ShardPlace, Values
-from ._layout import (
-    ARRAY_ENDING,
-    DATA_FOLDER,
-    RECORD_FIELD,
-    SampleRecord,
-    decode_record,
-    facts_of,
-    number_in_key,
-    path_of_field,
-)
+from ._arrays import ArrayShard, ShardPlace, Values, select_features
+from ._layout import DATA_FOLDER, decode_sample, number_in_key, split_metadata
 
 if TYPE_CHECKING:
     from webdataset.compat import WebDataset
 
 __all__ = [
+    "ChecksumPrefetch",
     "FoundSplit",
-    "LookAhead",
     "WebDatasetDict",
     "WebDatasetSample",
     "WebDatasetWrapper",
     "chosen_splits",
-    "decode_sample",
+    "create_webdataset_pipeline",
     "init_datasetdict_from_disk",
-    "is_raw",
     "splits_at",
 ]
 
@@ -67,11 +60,11 @@ while another thread opens something would find it locked for ever.
 """
 WebDatasetSample = dict[str, Any]
 """A sample: its features by path, arrays or None."""
-_AHEAD = 4
-"""Samples foreseen: one that the thread is at, one that a reader who comes too early takes on, and what is next."""
-_NOTHING: Mapping[str, Any] = {}
-_TOGETHER = 4
-"""Shards opened at once when one is foreseen: between large samples, the first takes as long as three that follow."""
+_PREFETCH = 4
+"""Samples prefetched: one that the thread is at, one that a reader who comes too early takes on, and what is next."""
+_NO_INDEXERS: Mapping[str, Any] = {}
+_OPEN_TOGETHER = 4
+"""Shards opened at once when one is prefetched: between large samples, the first takes as long as three that follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +96,13 @@ def init_datasetdict_from_disk(path: str | Path) -> WebDatasetDict:
 def splits_at(root: str) -> dict[str, FoundSplit]:
     """The splits of the dataset at ``root``, a folder or a URL. Raises ObjectNotFoundError."""
     manifest = load_manifest(root)
-    facts = {} if manifest is None else facts_of(manifest, root)
+    facts = {} if manifest is None else split_metadata(manifest, root)
     if manifest is not None and facts:
         return {
             name: FoundSplit(join_url(root, DATA_FOLDER, name), _places(manifest, root, name), fact.features)
             for name, fact in facts.items()
         }
-    return _looked_up(root)
+    return _splits_by_name(root)
 
 
 def _places(manifest: Manifest, root: str, split: str) -> tuple[ShardPlace, ...]:
@@ -127,7 +120,7 @@ def _numbers(record: ShardRecord) -> range | None:
     return range(first, last + 1)
 
 
-def _looked_up(root: str) -> dict[str, FoundSplit]:
+def _splits_by_name(root: str) -> dict[str, FoundSplit]:
     folder = join_url(root, DATA_FOLDER)
     tars: dict[str, list[str]] = {}
     for info in store_for(folder).list(folder, depth=2):
@@ -149,40 +142,37 @@ def chosen_splits(found: Mapping[str, FoundSplit], split_ids: Mapping[str, objec
     return names
 
 
-# Comparing an array, and having its pages mapped, takes about as long as adding it up, so a first reading of a dataset
-# would take twice as long as a later one. A reader that goes through a split in order can be foreseen. One that jumps
-# about compares for itself.
 @dataclass(frozen=True, slots=True)
-class _Begun:
+class _PendingCheck:
     check: Callable[[], object]
     future: Future[object]
 
     def help(self) -> None:
         """Do it in this thread, unless the other one has begun."""
         if self.future.cancel():
-            with contextlib.suppress(ShoalError):  # told to whoever reads it
+            with contextlib.suppress(ShoalError):  # raised again when the sample is read
                 self.check()
 
 
-class LookAhead:
-    """Foresees what is read of a split. Threads may share it."""
+class ChecksumPrefetch:
+    """Compares samples with their checksums before a reader that goes in order asks for them. Thread-safe."""
 
     def __init__(self, check_of: CheckOf, count: int) -> None:
         self._check_of = check_of
         self._count = count
         self._expected = -1
-        self._begun: dict[int, _Begun] = {}
+        self._pending: dict[int, _PendingCheck] = {}
         self._process = os.getpid()
 
     def take(self, position: int) -> bool:
-        """The caller reads the sample now, and compares what is not compared yet. Whether it was foreseen.
+        """The caller reads the sample now, and compares what is not compared yet. Whether it was prefetched.
 
         What the thread is at, it finishes, and meanwhile the next sample is compared here. What it finds wrong it keeps
         to itself, for the reader finds it too.
         """
-        begun = self._begun.pop(position, None)
+        begun = self._pending.pop(position, None)
         if begun is not None and self._process == os.getpid() and not begun.future.cancel():
-            if not begun.future.done() and (later := self._begun.get(position + 1)) is not None:
+            if not begun.future.done() and (later := self._pending.get(position + 1)) is not None:
                 later.help()
             begun.future.exception()
         return begun is not None
@@ -191,91 +181,28 @@ class LookAhead:
         """A sample was read, one that had to be compared if ``is_new``: begin with the next ones, if it was next."""
         in_order, self._expected = position == self._expected, position + 1
         if not in_order or self._process != os.getpid():
-            self._begun.clear()
+            self._pending.clear()
             self._process = os.getpid()
         elif is_new:
-            for later in range(position + 1, min(position + 1 + _AHEAD, self._count)):
-                if later not in self._begun:
+            for later in range(position + 1, min(position + 1 + _PREFETCH, self._count)):
+                if later not in self._pending:
                     self._begin(later, paths)
 
     def _begin(self, position: int, paths: Sequence[str] | None) -> None:
         try:
             check = self._check_of(position, paths)
-        except ShoalError:  # told to whoever reads it
+        except ShoalError:  # raised again when the sample is read
             return
-        self._begun[position] = _Begun(check, _helper().submit(check))
+        self._pending[position] = _PendingCheck(check, _thread().submit(check))
 
 
 @functools.cache
-def _helper() -> ThreadPoolExecutor:
+def _thread() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(1, "shoal-plaid")
 
 
-def _begin_child() -> None:
-    """The thread is not in a forked process; another one is started there when it is needed."""
-    _helper.cache_clear()
-
-
 if hasattr(os, "register_at_fork"):  # Windows has no fork
-    os.register_at_fork(after_in_child=_begin_child)
-
-
-def is_raw(sample: Mapping[str, Any]) -> bool:
-    """Whether this is a sample as webdataset reads it, members by name.
-
-    One that is decoded names its key as well, where it went through a pipeline of webdataset.
-    """
-    names = [name for name in sample if not name.startswith("__")]
-    return "__key__" in sample and (RECORD_FIELD in names or all(name.endswith(ARRAY_ENDING) for name in names))
-
-
-def decode_sample(sample: Mapping[str, Any]) -> dict[str, Any]:
-    """The features of a sample that webdataset read, decoded already or not.
-
-    Raises:
-        DecodeError: A member is not what its name says.
-        TarError: A member is missing that the sample's record does not call None.
-
-    Example:
-        >>> from shoal.plaid._layout import encode_record
-        >>> record = encode_record(0, {"Global/Mach": "0000_mach.npy"}, ["Global/Mach"])
-        >>> decode_sample({"__key__": "sample_000000000", "json": record})
-        {'Global/Mach': None}
-    """
-    try:
-        if RECORD_FIELD not in sample:
-            named = ((path_of_field(field), field) for field in sample)
-            return {path: _array(sample[field], field) for path, field in named if path is not None}
-        record = _record(sample[RECORD_FIELD])
-        return {path: _value(sample, record, field, path) for field, path in record.features}
-    except ShoalError as error:
-        raise error.at(shard=sample.get("__url__"), key=sample.get("__key__")) from error.__cause__
-
-
-def _record(value: Any) -> SampleRecord:
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return decode_record(value)
-    try:
-        return SampleRecord(value["number"], tuple(map(tuple, value["features"])), tuple(value["none"]))
-    except (KeyError, TypeError) as error:
-        raise DecodeError("this is not the record of a PLAID sample", found=error, field=RECORD_FIELD) from error
-
-
-def _value(sample: Mapping[str, Any], record: SampleRecord, field: str, path: str) -> Any:
-    if field in sample:
-        return _array(sample[field], field)
-    if path in record.none:
-        return None
-    raise TarError("a member is missing", expected=field, field=path, hint="restore the shard")
-
-
-def _array(value: Any, field: str) -> Any:
-    if isinstance(value, np.ndarray):
-        return value
-    try:
-        return decode_npy(value)
-    except DecodeError as error:
-        raise error.at(field=field) from error.__cause__
+    os.register_at_fork(after_in_child=_thread.cache_clear)  # a child starts a thread of its own
 
 
 class WebDatasetWrapper:
@@ -285,7 +212,7 @@ class WebDatasetWrapper:
     arrays of local tars are read-only views of the file. ``cache=True`` reads all of them into memory now. Splits may
     be pickled, for loaders that read in other processes; the files open there again.
 
-    Example:
+    Examples:
         >>> import numpy as np, shoal
         >>> with shoal.ShardWriter("train-%06d.tar") as writer:
         ...     writer.write({"__key__": "sample_000000003", "global__mach.npy": np.array([0.8])})
@@ -304,7 +231,7 @@ class WebDatasetWrapper:
         self.path = paths[0] if one else Path(paths[0]).parent if paths else Path()
         self._set_up([ShardPlace(str(path)) for path in paths], None)
         if cache:
-            self._cache = {int(number): _copied(self[number]) for number in self.ids}
+            self._cache = {int(number): _copy_of(self[number]) for number in self.ids}
 
     @classmethod
     def _over(
@@ -394,23 +321,21 @@ class WebDatasetWrapper:
         """
         number = operator.index(idx)
         if self._cache is not None and number in self._cache:
-            from ._bridge import pick
-
-            return pick(self._cache[number], features, indexers)
-        return self._read_place(*self._place_of(number), self._wanted_of(features), indexers or _NOTHING)
+            return select_features(self._cache[number], features, indexers)
+        return self._read_place(*self._place_of(number), self._wanted_of(features), indexers or _NO_INDEXERS)
 
     def _read_place(self, shard: int, row: int, paths: Sequence[str] | None, indexers: Mapping[str, Any]) -> Values:
         position, place = self._starts[shard] + row, self._shards[shard]
-        foreseen = self._ahead.take(position)
+        is_prefetched = self._prefetch.take(position)
         compared = not indexers and place.check(row, paths)  # of parts, nothing is compared
         found = place.read(row, paths, indexers)
-        self._ahead.note(position, paths, is_new=foreseen or compared)
+        self._prefetch.note(position, paths, is_new=is_prefetched or compared)
         return found
 
     @functools.cached_property
-    def _ahead(self) -> LookAhead:
+    def _prefetch(self) -> ChecksumPrefetch:
         # Not a method of this object, which would then be in a circle and keep its files mapped until it is collected.
-        return LookAhead(functools.partial(_check_of, self._shards, self._starts), self._starts[-1])
+        return ChecksumPrefetch(functools.partial(_check_of, self._shards, self._starts), self._starts[-1])
 
     def _wanted_of(self, features: Sequence[str] | None) -> Sequence[str] | None:
         if features is None or self._wanted is None:
@@ -448,7 +373,7 @@ class WebDatasetWrapper:
         places = [self._place_of(number) for number in self.ids.tolist()]
         for shard, rows in _by_shard(places):
             if self._shards[shard].is_mapped:
-                yield from (self._read_place(shard, row, self._wanted, _NOTHING) for row in rows)
+                yield from (self._read_place(shard, row, self._wanted, _NO_INDEXERS) for row in rows)
             else:
                 yield from self._shards[shard].read_many(rows, self._wanted)
 
@@ -458,14 +383,7 @@ class WebDatasetWrapper:
 
         Raises OptionError for tars that are not on this machine: webdataset would fetch them with a program of its own.
         """
-        if far := [place.url for place in self._places if scheme_of(place.url) != "file"]:
-            raise OptionError("a pipeline of webdataset reads local files", found=far[0], hint="iterate over the split")
-        from webdataset.compat import WebDataset
-
-        urls = [place.url for place in self._places]
-        made: Any = WebDataset(urls, shardshuffle=False, empty_check=False)
-        pipeline: WebDataset = made.map(decode_sample)
-        return pipeline
+        return create_webdataset_pipeline([place.url for place in self._places])
 
     def __getstate__(self) -> dict[str, Any]:
         kept = ("path", "_places", "_features", "_chosen", "_wanted", "_cache")
@@ -480,7 +398,26 @@ class WebDatasetWrapper:
         return f"<WebDatasetWrapper {self.path}: {shards}>"
 
 
-def _copied(sample: Values) -> Values:
+def create_webdataset_pipeline(tar_path: str | Sequence[str], features: list[str] | None = None) -> WebDataset:
+    """Return a pipeline of the webdataset package over local tars, whose samples are decoded as a split's are.
+
+    ``features`` names the features to keep. Raises OptionError for a tar that is not a local file.
+    """
+    urls = [tar_path] if isinstance(tar_path, str) else list(tar_path)
+    if remote := [url for url in urls if scheme_of(url) != "file"]:
+        raise OptionError("a pipeline of webdataset reads local files", found=remote[0], hint="iterate over the split")
+    from webdataset.compat import WebDataset
+
+    made: Any = WebDataset(urls, shardshuffle=False, empty_check=False)
+    pipeline: WebDataset = made.map(functools.partial(_decode_features, features))
+    return pipeline
+
+
+def _decode_features(features: list[str] | None, sample: Mapping[str, Any]) -> WebDatasetSample:
+    return select_features(decode_sample(sample), features, None)
+
+
+def _copy_of(sample: Values) -> Values:
     return {path: None if value is None else value.copy() for path, value in sample.items()}
 
 
@@ -496,14 +433,14 @@ def _check_of(
     """What compares the sample at this position; its shard is opened now."""
     shard, row = _row_at(starts, position)
     if not shards[shard].is_open:
-        _open_together(shards[shard + 1 : shard + _TOGETHER])
+        _open_together(shards[shard + 1 : shard + _OPEN_TOGETHER])
     shards[shard].open()
     return functools.partial(shards[shard].check, row, paths)
 
 
 def _open_together(shards: Sequence[ArrayShard]) -> None:
     for shard in shards:
-        with contextlib.suppress(ShoalError):  # told to whoever reads it
+        with contextlib.suppress(ShoalError):  # raised again when the sample is read
             shard.open()
 
 
@@ -522,7 +459,7 @@ class WebDatasetDict(Mapping[str, WebDatasetWrapper]):
 
     ``split_tar_paths`` gives the tars of each split, a list or one path. Anything else that is passed is an attribute.
 
-    Example:
+    Examples:
         >>> splits = WebDatasetDict("data", {"train": "train.tar", "test": ["a.tar", "b.tar"]}, owner="us")
         >>> splits, list(splits), splits.owner
         (<WebDatasetDict data: train, test>, ['train', 'test'], 'us')
@@ -534,16 +471,16 @@ class WebDatasetDict(Mapping[str, WebDatasetWrapper]):
     """The tars of each split."""
 
     def __init__(
-        self, path: str | Path, split_tar_paths: Mapping[str, str | Path | Sequence[str | Path]], **extra: Any
+        self, path: str | Path, split_tar_paths: Mapping[str, str | Path | Sequence[str | Path]], **kwargs: Any
     ) -> None:
         tars = {split: _paths(given) for split, given in split_tar_paths.items()}
-        self.__dict__.update(path=path, split_tar_paths=tars, _extra_fields=dict(extra), _splits={})
+        self.__dict__.update(path=path, split_tar_paths=tars, _extra_fields=kwargs, _splits={})
 
     @classmethod
-    def _of(cls, path: str | Path, splits: Mapping[str, WebDatasetWrapper], **extra: Any) -> WebDatasetDict:
+    def _of(cls, path: str | Path, splits: Mapping[str, WebDatasetWrapper]) -> WebDatasetDict:
         """Splits of which more is known than their tars."""
         tars = {name: [Path(place.url) for place in split._places] for name, split in splits.items()}  # noqa: SLF001
-        made = cls(path, tars, **extra)
+        made = cls(path, tars)
         made.__dict__["_splits"] = dict(splits)
         return made
 

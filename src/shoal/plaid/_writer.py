@@ -1,7 +1,7 @@
 """Write PLAID datasets: samples of generators into shards.
 
-A split is cut into at most 32 runs of neighbouring samples, however many processes write them. A run makes shards of
-its own in a folder of its own, and these take their places and numbers in the order of the runs. So the bytes do not
+A split is cut into at most 32 tasks of neighbouring samples, however many processes write them. A task makes shards of
+its own in a folder of its own, and these take their places and numbers in the order of the tasks. So the bytes do not
 depend on who wrote them.
 """
 
@@ -17,15 +17,22 @@ from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, M
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from shoal.codec import EncodeOptions
+from shoal._typing import AnyArray
+from shoal.codec._arrays import encode_npy
+from shoal.codec._codec import EncodeOptions
 from shoal.errors import ObjectExistsError, OptionError, WriteError
-from shoal.shard import EncodedSample, SampleEncoder, ShardFile, ShardRecord, index_url, record_of, save_index
+from shoal.shard._destination import load_destination
+from shoal.shard._index import save_index
+from shoal.shard._manifest import ShardRecord, record_of
+from shoal.shard._open_shards import index_url
+from shoal.shard._shard_file import EncodedSample, SampleEncoder, ShardFile
 
 from ._arrays import Values
 from ._layout import (
@@ -42,6 +49,7 @@ from ._layout import (
 
 if TYPE_CHECKING:
     from plaid import Infos, ProblemDefinition, Sample
+    from webdataset.writer import TarWriter
 
 __all__ = [
     "SampleCallback",
@@ -50,18 +58,19 @@ __all__ = [
     "place_shards",
     "save_to_disk",
     "variable_values",
+    "write_sample_to_tar",
     "write_values",
 ]
 
 SampleGenerator = Callable[..., Generator["Sample", None, None]]
 Value = npt.NDArray[Any] | None
-Array = npt.NDArray[Any]
-
-
-# -------------------------------------------- one run of neighbouring samples, written to shards in a folder of its own
-
-
 _SHARD_BYTES = 512 << 20
+_MAX_TASKS = 32
+"""Tasks of a split, whatever the number of processes, so that the bytes do not depend on it."""
+_LARGE_BYTES = 64 << 10
+"""Smaller arrays are always shown to PLAID as they are: to hash them takes no time."""
+_LETTERS = np.dtype("S1")
+"""CGNS keeps a text as an array of letters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +89,8 @@ SampleCallback = Callable[[SampleCallbackContext], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """A stretch of one split."""
+class WriteTask:
+    """Neighbouring samples of one split, which one process writes."""
 
     split: str
     first: int
@@ -96,26 +105,28 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class WrittenRun:
-    """The shards of a run; their paths are names in its folder, beside each its index, ``<name>.arrow``."""
+class WrittenShards:
+    """The shards of a task; their paths are names in its folder, beside each its index, ``<name>.arrow``."""
 
     folder: str
     shards: tuple[ShardRecord, ...]
 
 
-def write_run(run: Run, samples: Iterable[Sample], callback: SampleCallback | None = None) -> WrittenRun:
-    """Write samples numbered from ``run.first`` on."""
-    return write_values(run.folder, run.fields, _numbered(run, samples, callback))
+def write_task(task: WriteTask, samples: Iterable[Sample], callback: SampleCallback | None = None) -> WrittenShards:
+    """Write samples numbered from ``task.first`` on."""
+    return write_values(task.folder, task.fields, _numbered(task, samples, callback))
 
 
-def _numbered(run: Run, samples: Iterable[Sample], callback: SampleCallback | None) -> Iterator[tuple[int, Values]]:
-    for number, sample in enumerate(map(whole_of, samples), run.first):
-        yield number, variable_values(sample, run.fields)
+def _numbered(
+    task: WriteTask, samples: Iterable[Sample], callback: SampleCallback | None
+) -> Iterator[tuple[int, Values]]:
+    for number, sample in enumerate(map(whole_of, samples), task.first):
+        yield number, variable_values(sample, task.fields)
         if callback is not None:  # asked for the next one, so this one is written
-            callback(SampleCallbackContext(sample, run.split, number, Path(run.target)))
+            callback(SampleCallbackContext(sample, task.split, number, Path(task.target)))
 
 
-def write_values(folder: str, fields: Mapping[str, str], samples: Iterable[tuple[int, Values]]) -> WrittenRun:
+def write_values(folder: str, fields: Mapping[str, str], samples: Iterable[tuple[int, Values]]) -> WrittenShards:
     """Write samples, given by number and features. A shard is full when the next one would make it too large."""
     os.makedirs(folder, exist_ok=True)
     encoder = SampleEncoder(EncodeOptions())
@@ -127,12 +138,24 @@ def write_values(folder: str, fields: Mapping[str, str], samples: Iterable[tuple
     except BaseException:
         shards.abort()
         raise
-    return WrittenRun(folder, tuple(shards.records))
+    return WrittenShards(folder, tuple(shards.records))
 
 
 def _members(number: int, values: Values, fields: Mapping[str, str]) -> dict[str, Any]:
     record = encode_record(number, fields, [path for path, value in values.items() if value is None])
     return {RECORD_FIELD: record} | {fields[path]: value for path, value in values.items() if value is not None}
+
+
+def write_sample_to_tar(
+    tar_writer: TarWriter, sample: Sample, var_features_keys: Sequence[str], sample_idx: int
+) -> None:
+    """Write one sample with a ``webdataset.TarWriter``, as the members that shards of the backend have.
+
+    The tar has no index, so `WebDatasetWrapper` scans it once when it opens it.
+    """
+    members = _members(sample_idx, variable_values(sample, var_features_keys), field_names(var_features_keys))
+    encoded = {name: value if name == RECORD_FIELD else encode_npy(value) for name, value in members.items()}
+    tar_writer.write({"__key__": sample_key(sample_idx), **encoded})
 
 
 class _Shards:
@@ -167,29 +190,23 @@ class _Shards:
             self._file.abort()
 
 
-def place_shards(root: Path, split: str, runs: Iterable[WrittenRun], placed: list[Path]) -> list[ShardRecord]:
-    """Give the shards of runs, which come in order, their names in the dataset; ``placed`` notes each file.
+def place_shards(root: Path, split: str, parts: Iterable[WrittenShards], placed: list[Path]) -> list[ShardRecord]:
+    """Move the shards of a split, given in order, to their names in the dataset; ``placed`` notes each file.
 
-    What they are called tells in which order their samples come.
+    Their numbers are in the order of their samples.
     """
     (root / DATA_FOLDER / split).mkdir(parents=True, exist_ok=True)
     records: list[ShardRecord] = []
-    for run in runs:
-        for record in run.shards:
+    for part in parts:
+        for record in part.shards:
             path = shard_path(split, len(records))
             index = Path(index_url(str(root), path))
             index.parent.mkdir(parents=True, exist_ok=True)
             for source, target in ((record.path, root / path), (f"{record.path}.arrow", index)):
-                os.replace(Path(run.folder) / source, target)
+                os.replace(Path(part.folder) / source, target)
                 placed.append(target)
             records.append(replace(record, path=path))
     return records
-
-
-# ------------------------------------------------------------------- samples of generators into the shards of a dataset
-
-
-_MOST_RUNS = 32
 
 
 def generate_datasetdict_to_disk(
@@ -217,12 +234,12 @@ def generate_datasetdict_to_disk(
         EncodeError, UnsafeCodecError: A value is no array, or one of Python objects.
     """
     root = Path(output_folder)
-    splits = _planned(root, generators, variable_schema, gen_kwargs or {}, num_proc)
+    splits = _plan_splits(root, generators, variable_schema, gen_kwargs or {}, num_proc)
     splits = {name: replace(split, callback=sample_callback) for name, split in splits.items()}
     placed: list[Path] = []
     try:
-        with _written(splits, num_proc, worker_initializer, verbose) as written:
-            records = {name: place_shards(root, name, runs, placed) for name, runs in written}
+        with _write_splits(splits, num_proc, worker_initializer, verbose) as written:
+            records = {name: place_shards(root, name, parts, placed) for name, parts in written}
         describe_splits(root, {name: (records[name], splits[name].fields) for name in splits})
     except BaseException:
         for path in placed:
@@ -246,22 +263,22 @@ class _Split:
     def samples(self, ids: list[Any] | None) -> Iterator[Sample]:
         return self.generator(**self.options) if ids is None else self.generator([ids], **self.options)
 
-    def runs(self) -> list[Run]:
-        """The stretches of the split. The last one takes what comes."""
+    def tasks(self) -> list[WriteTask]:
+        """The tasks of the split. If the number of samples is not known, the last one takes all that come."""
         count = 1 if self.ids is None else len(self.ids)
-        step = max(1, -(-count // _MOST_RUNS))
+        step = max(1, -(-count // _MAX_TASKS))
         staged, target = staging_folder(self.root) / self.name, str(self.root / DATA_FOLDER / self.name)
         return [
-            Run(self.name, start, min(step, count - start), str(staged / f"{start:09d}"), target, self.fields)
+            WriteTask(self.name, start, min(step, count - start), str(staged / f"{start:09d}"), target, self.fields)
             for start in range(0, count, step)
         ]
 
-    def part(self, run: Run) -> _Split:
+    def part(self, task: WriteTask) -> _Split:
         """What another process needs to know."""
-        return replace(self, ids=(self.ids or [])[run.first : run.first + run.length])
+        return replace(self, ids=(self.ids or [])[task.first : task.first + task.length])
 
 
-def _planned(
+def _plan_splits(
     root: Path,
     generators: Mapping[str, SampleGenerator],
     schema: Mapping[str, Any],
@@ -270,9 +287,11 @@ def _planned(
 ) -> dict[str, _Split]:
     """The splits to write; refused before anything is written."""
     fields = field_names(schema)
+    destination = load_destination(str(root), "")
     found = {}
     for name, generator in generators.items():
         check_split(name)
+        destination.paths_to_replace((name,), partial(_is_of_split, name), can_append=False)
         if any((root / DATA_FOLDER / name).glob("*.tar")) or (root / DATA_FOLDER / f"{name}.tar").exists():
             raise ObjectExistsError(
                 "the split is there already", found=str(root / DATA_FOLDER / name), hint="write elsewhere, or remove it"
@@ -281,12 +300,16 @@ def _planned(
         shards = options.pop("shards_ids", None)
         ids = None if shards is None else list(itertools.chain.from_iterable(shards))
         if num_proc > 1:
-            _check_shared(name, generator, ids)
+            _check_sendable(name, generator, ids)
         found[name] = _Split(name, generator, options, ids, fields, root)
     return found
 
 
-def _check_shared(name: str, generator: SampleGenerator, ids: Sequence[Any] | None) -> None:
+def _is_of_split(split: str, path: str) -> bool:
+    return path.startswith(f"{DATA_FOLDER}/{split}/") or path == f"{DATA_FOLDER}/{split}.tar"
+
+
+def _check_sendable(name: str, generator: SampleGenerator, ids: Sequence[Any] | None) -> None:
     if ids is None:
         raise OptionError(
             "several processes need to know which samples are whose",
@@ -304,25 +327,25 @@ def _check_shared(name: str, generator: SampleGenerator, ids: Sequence[Any] | No
         ) from error
 
 
-Written = Iterator[tuple[str, Iterator[WrittenRun]]]
+WrittenSplits = Iterator[tuple[str, Iterator[WrittenShards]]]
 
 
 @contextlib.contextmanager
-def _written(
+def _write_splits(
     splits: Mapping[str, _Split], num_proc: int, initializer: Callable[[], None] | None, verbose: bool
-) -> Iterator[Written]:
-    """Each split and its runs, as they are written, in order."""
+) -> Iterator[WrittenSplits]:
+    """Each split and its tasks, as they are written, in order."""
     if num_proc <= 1:
-        yield ((name, _alone(split, verbose)) for name, split in splits.items())
+        yield ((name, _write_here(split, verbose)) for name, split in splits.items())
         return
     context = multiprocessing.get_context()
     executor = ProcessPoolExecutor(num_proc, context, initializer)
     try:
         waiting = {
-            name: [(run, executor.submit(_write_ids, split.part(run), run)) for run in split.runs()]
+            name: [(task, executor.submit(_write_part, split.part(task), task)) for task in split.tasks()]
             for name, split in splits.items()
         }
-        yield ((name, _by_others(splits[name], jobs, verbose)) for name, jobs in waiting.items())
+        yield ((name, _collect(splits[name], jobs, verbose)) for name, jobs in waiting.items())
     except BrokenProcessPool as error:
         raise WriteError(
             "a process ended before its work was done", found=error, hint="did it run out of memory?"
@@ -331,46 +354,40 @@ def _written(
         executor.shutdown(cancel_futures=True)
 
 
-def _alone(split: _Split, verbose: bool) -> Iterator[WrittenRun]:
-    """The generator is asked once, and its samples are cut into the runs that several processes would write."""
-    runs = split.runs()
-    samples = split.samples(split.ids) if runs else iter(())
+def _write_here(split: _Split, verbose: bool) -> Iterator[WrittenShards]:
+    """The generator is asked once, and its samples are cut into the tasks that several processes would write."""
+    tasks = split.tasks()
+    samples = split.samples(split.ids) if tasks else iter(())
     with progress(split.name, None if split.ids is None else len(split.ids), verbose) as bar:
-        for number, run in enumerate(runs):
-            taken = samples if number + 1 == len(runs) else itertools.islice(samples, run.length)
-            yield write_run(run, _noting(taken, bar), split.callback)
+        for number, task in enumerate(tasks):
+            taken = samples if number + 1 == len(tasks) else itertools.islice(samples, task.length)
+            yield write_task(task, _count_samples(taken, bar), split.callback)
 
 
-def _noting(samples: Iterable[Sample], bar: Bar) -> Iterator[Sample]:
+def _count_samples(samples: Iterable[Sample], bar: Bar) -> Iterator[Sample]:
     for sample in samples:
         yield sample
         bar.update(1)
 
 
-def _by_others(split: _Split, jobs: Sequence[tuple[Run, Any]], verbose: bool) -> Iterator[WrittenRun]:
-    with progress(split.name, sum(run.length for run, _ in jobs), verbose) as bar:
-        for run, job in jobs:
+def _collect(split: _Split, jobs: Sequence[tuple[WriteTask, Any]], verbose: bool) -> Iterator[WrittenShards]:
+    with progress(split.name, sum(task.length for task, _ in jobs), verbose) as bar:
+        for task, job in jobs:
             yield job.result()
-            bar.update(run.length)
+            bar.update(task.length)
 
 
-def _write_ids(split: _Split, run: Run) -> WrittenRun:
+def _write_part(split: _Split, task: WriteTask) -> WrittenShards:
     """What another process does."""
-    written = write_run(run, split.samples(split.ids), split.callback)
-    if (found := sum(record.samples for record in written.shards)) != run.length:
+    written = write_task(task, split.samples(split.ids), split.callback)
+    if (found := sum(record.samples for record in written.shards)) != task.length:
         raise WriteError(
             "a generator gave another number of samples than it got ids",
-            expected=run.length,
+            expected=task.length,
             found=found,
             hint="use num_proc=1 where an id is not a sample",
         )
     return written
-
-
-# ------------------------------------------------------------------------- a PLAID sample as the values that are stored
-
-
-_TEXT = np.dtype("S1")
 
 
 def variable_values(sample: Sample, paths: Iterable[str]) -> dict[str, Value]:
@@ -398,19 +415,16 @@ def _one_time(sample: Sample) -> dict[str, Value]:
     for path, value in flat.items():
         if "/Time" in path or "CGNSLibraryVersion" in path:
             continue
-        found[path] = None if value is None else _joined_text(np.atleast_1d(value))
+        found[path] = None if value is None else _join_letters(np.atleast_1d(value))
         found[f"{path}_times"] = None if value is None else np.array([time, 0.0, -1.0])
     return found
 
 
-def _joined_text(value: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """CGNS keeps a text as an array of letters; PLAID stores it as one text."""
-    if value.dtype != _TEXT or value.ndim != 1:
+def _join_letters(value: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Join an array of letters to one text, as PLAID stores it; any other array is returned as it is."""
+    if value.dtype != _LETTERS or value.ndim != 1:
         return value
     return np.array([b"".join(value.tolist()).decode("ascii")])
-
-
-# --------------------------------------------------------------------- a bar on stderr, as PLAID's own backends show it
 
 
 class Bar(Protocol):
@@ -437,19 +451,6 @@ def progress(split: str, total: int | None, verbose: bool) -> Iterator[Bar]:
         yield bar
 
 
-# ------------------------------------------------------------------ PLAID's save_to_disk, spared most of its first pass
-
-
-# To learn which features are the same in all samples, PLAID makes all of them before it writes any, and hashes every
-# array twice: that takes several times as long as writing them. But once an array differs from the first of its name,
-# the others tell nothing new. From then on PLAID is shown an empty array in its place, which is of the same type and
-# differs as well; what is written is the sample itself.
-
-_LARGE = 64 << 10
-"""Smaller arrays are hashed in no time."""
-_LETTERS = np.dtype("S1")  # PLAID joins them to a text first
-
-
 def save_to_disk(
     output_folder: str | Path,
     sample_constructor: Callable[[Any], Sample],
@@ -467,7 +468,7 @@ def save_to_disk(
     What it takes and raises is PLAID's; what else a newer PLAID takes is passed on. For other backends than
     ``webdataset`` it is PLAID's function.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from plaid import Sample
         >>> from plaid.storage import init_from_disk
@@ -483,12 +484,12 @@ def save_to_disk(
     from plaid.storage import save_to_disk as save
 
     if backend == "webdataset":
-        ids = {split: _paired(split, own) for split, own in ids.items()}
-        sample_constructor = _Outlining(sample_constructor)
+        ids = {split: _ids_with_split(split, own) for split, own in ids.items()}
+        sample_constructor = _OutlineConstructor(sample_constructor)
     save(output_folder, sample_constructor, ids, infos, backend, pb_defs, num_proc, verbose, overwrite, **options)
 
 
-def _paired(split: str, ids: Sequence[Any]) -> Sequence[Any]:
+def _ids_with_split(split: str, ids: Sequence[Any]) -> Sequence[Any]:
     """Ids that tell their split; what PLAID would refuse is left to it."""
     return [(split, each) for each in ids] if hasattr(ids, "__getitem__") and hasattr(ids, "__len__") else ids
 
@@ -507,12 +508,18 @@ def whole_of(sample: Sample | Outline) -> Sample:
     return sample.whole if isinstance(sample, Outline) else sample
 
 
-class _Outlining:
-    """Makes outlines, from pairs of a split and an id. Sent to another process, it begins anew there."""
+class _OutlineConstructor:
+    """Makes outlines, from pairs of a split and an id. Sent to another process, it begins anew there.
+
+    To learn which features are the same in all samples, PLAID makes all of them before it writes any, and hashes every
+    array twice: that takes several times as long as writing them. But once an array differs from the first of its name,
+    the others tell nothing new. From then on PLAID is shown an empty array in its place, which is of the same type and
+    differs as well; what is written is the sample itself.
+    """
 
     def __init__(self, constructor: Callable[[Any], Sample]) -> None:
         self._constructor = constructor
-        self._first: dict[Hashable, Array] = {}
+        self._first: dict[Hashable, AnyArray] = {}
         self._varying: set[Hashable] = set()
 
     def __call__(self, place: tuple[str, Any]) -> Any:
@@ -520,38 +527,36 @@ class _Outlining:
         sample = self._constructor(number)
         if len(sample.data) != 1:  # of several times, the sizes of arrays matter too
             return sample
-        return Outline({time: self._outlined(tree, (split,)) for time, tree in sample.data.items()}, sample)
+        return Outline({time: self._outline_of(tree, (split,)) for time, tree in sample.data.items()}, sample)
 
-    def _outlined(self, node: Any, path: tuple[str, ...]) -> list[Any]:
+    def _outline_of(self, node: Any, path: tuple[str, ...]) -> list[Any]:
         name, value, children, label = node
         path = (*path, name)
-        kept = _stand_in(value) if self._varies(path, value) else value
-        return [name, kept, [self._outlined(child, path) for child in children], label]
+        if self._varies(path, value):
+            value = np.empty((0,) * value.ndim, value.dtype)  # which PLAID takes to be of the same type
+        return [name, value, [self._outline_of(child, path) for child in children], label]
 
     def _varies(self, path: tuple[str, ...], value: Any) -> bool:
         """Whether another value was shown to PLAID already for this path."""
-        if not isinstance(value, np.ndarray) or value.nbytes < _LARGE or not value.ndim or value.dtype == _LETTERS:
+        if not isinstance(value, np.ndarray) or not value.ndim or value.dtype == _LETTERS:
+            return False
+        if value.nbytes < _LARGE_BYTES:
             return False
         if path not in self._varying and not _same_bytes(self._first.setdefault(path, value), value):
             self._varying.add(path)
             del self._first[path]
         return path in self._varying
 
-    def __reduce__(self) -> tuple[type[_Outlining], tuple[Callable[[Any], Sample]]]:
-        return _Outlining, (self._constructor,)
+    def __reduce__(self) -> tuple[type[_OutlineConstructor], tuple[Callable[[Any], Sample]]]:
+        return _OutlineConstructor, (self._constructor,)
 
 
-def _stand_in(value: Array) -> Array:
-    """An array that PLAID takes to be of the same type."""
-    return np.empty((0,) * value.ndim, value.dtype)
-
-
-def _same_bytes(first: Array, second: Array) -> bool:
+def _same_bytes(first: AnyArray, second: AnyArray) -> bool:
     """What PLAID compares: not the shapes, nor the types."""
     if first is second:
         return True
     return first.nbytes == second.nbytes and np.array_equal(_bytes(first), _bytes(second))
 
 
-def _bytes(array: Array) -> npt.NDArray[np.uint8]:
+def _bytes(array: AnyArray) -> npt.NDArray[np.uint8]:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)

@@ -2,16 +2,18 @@
 
 ::
 
-    _annotation  annotations -> field types     _record     classes -> fields and schema
-    _convert, _converters   one field's value <-> what is written, checked
-    _plan        one class's pack and unpack, compiled       _packable   @packable and its functions
-    _array _media _equal _key _misfit   arrays, files, equality, unique keys, paths of what does not fit
-    _dict_sample  data without a class          _generate   classes from schemas
-    _fields      plain WebDataset samples as typed ones      _layout     where fields lie in a payload
-    _partial     only some fields of a sample
-    _lens _network _reads _laws   views of one type as another
+    _packable        @packable, pack and unpack, unique keys, equality
+    _annotations     classes and their annotations -> records, field types and schemas
+    _class_factory   schemas -> classes
+    _stored_values   arrays, images and audio as stored, and the error of a value that does not fit
+    _converters      a field's value <-> its stored form, checked
+    _serializer      the compiled functions that pack and unpack the samples of a class
+    _payload_layout  byte ranges of the fields in a payload
+    _dict_sample     data without a class
+    _field_mapping   plain WebDataset samples as typed ones, also with some fields only
+    _lens            views of one type as another
 
-Example:
+Examples:
     >>> import numpy as np
     >>> from numpy.typing import NDArray
     >>> from shoal.sample import packable
@@ -26,15 +28,12 @@ Example:
 
 from __future__ import annotations
 
-from shoal.sample._dict_sample import DictSample
-from shoal.sample._lens import Lens, structural_lens
-from shoal.sample._packable import PackableSample, as_wds, pack, packable, unpack
-
 from ._annotations import is_record, schema_of
 from ._class_factory import class_from_schema
+from ._dict_sample import DictSample
 from ._field_mapping import Fields, fields_needed, from_fields, keeps_fields, partial_mapper, partial_unpacker
-from ._lens import BrokenLaw, LawReport, LensNetwork, check_laws, default_network, lens
-from ._packable import same, unique_key
+from ._lens import BrokenLaw, LawReport, Lens, LensNetwork, check_laws, default_network, lens, structural_lens
+from ._packable import PackableSample, as_wds, pack, packable, same, unique_key, unpack
 from ._payload_layout import ArraySpan, Span, array_span, field_spans
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Classes made from schemas, for data whose class is not at hand."""
+"""Make packable classes from schemas, for data whose class is not imported."""
 
 from __future__ import annotations
 
@@ -17,165 +17,159 @@ import numpy as np
 
 from shoal import codec, schema
 from shoal.errors import CodecError, SchemaError
-from shoal.sample._packable import packable
-from shoal.schema import Field, FieldType, Schema, schema_to_json, wire_kinds
+from shoal.schema._json_schema import schema_to_json
+from shoal.schema._schema import Field, Schema
+from shoal.schema._types import FieldType, wire_kinds
 
 from ._annotations import keep_record, read_annotation, read_record
 from ._converters import ConversionOptions, converter_of
-from ._serializer import plan_of
+from ._packable import packable
+from ._serializer import record_converter
 from ._stored_values import ValueMismatch
 
 __all__ = ["class_from_schema"]
 
 _classes: dict[str, type[Any]] = {}
-_lock = threading.RLock()  # one class for one schema, whoever asks first; nested records ask again
+_lock = threading.RLock()  # reentrant, because nested records make their classes too
 
 
 def class_from_schema(schema: Schema) -> type[Any]:
-    r"""A packable class with this schema, equal in behaviour to the class the schema was made of.
+    r"""Return a packable class with this schema, which behaves as the class that the schema was made from.
 
-    The same content gives the same class, in this process; another content gives another class, whatever its name.
-    Samples of such classes can be pickled: they carry their schema.
+    Equal schemas give the same class in this process. Samples of such classes can be pickled; their schema is pickled
+    with them.
 
     Raises:
-        SchemaError: A field's name is not a Python name, or a default does not fit its field.
+        SchemaError: A field's name is not a Python identifier, or a default does not fit its field.
 
-    Example:
+    Examples:
         >>> from shoal.schema import Array, Field, Schema, StrType
-        >>> made = class_from_schema(Schema("ImageSample", (Field("image", Array()), Field("label", StrType()))))
-        >>> made(image=np.zeros(3), label="cat").packed[:7]
+        >>> cls = class_from_schema(Schema("ImageSample", (Field("image", Array()), Field("label", StrType()))))
+        >>> cls(image=np.zeros(3), label="cat").packed[:7]
         b'\x82\xa5image'
     """
     content = json.dumps(schema_to_json(schema), sort_keys=True)
     with _lock:
-        found = _classes.get(content)
-        if found is None:
-            found = _classes[content] = _generated(schema)
-    return found
+        cls = _classes.get(content)
+        if cls is None:
+            cls = _classes[content] = _make_class(schema)
+    return cls
 
 
-def _generated(of: Schema) -> type[Any]:
-    annotations = {field.name: _annotation_of(field.type) for field in of.fields}
-    namespace: dict[str, Any] = {"__doc__": of.description, "__module__": __name__, "__annotations__": annotations}
-    for field in of.fields:
+def _make_class(schema: Schema) -> type[Any]:
+    annotations = {field.name: _annotation_for(field.type) for field in schema.fields}
+    namespace: dict[str, Any] = {"__doc__": schema.description, "__module__": __name__, "__annotations__": annotations}
+    for field in schema.fields:
         if not field.name.isidentifier() or keyword.iskeyword(field.name):
             hint = "read the data as DictSample"
             raise SchemaError(
                 "a field's name is not a Python name", found=repr(field.name), field=field.name, hint=hint
             )
         namespace[field.name] = _dataclass_field(field, annotations[field.name])
-    aliases = {field.name: field.aliases for field in of.fields if field.aliases}
-    made: type[Any] = packable(version=of.version, aliases=aliases, kw_only=_is_mixed(of))(type(of.name, (), namespace))
-    type.__setattr__(made, "__reduce__", _reduce)
-    # What the class itself cannot say: descriptions of fields, and that a default is computed by some other class.
-    keep_record(made, replace(read_record(made), schema=of))
-    return made
+    aliases = {field.name: field.aliases for field in schema.fields if field.aliases}
+    required = [field.default is None or field.default.json is None for field in schema.fields]
+    # A field without a default may follow one with a default only if both are keywords.
+    kw_only = required != sorted(required, reverse=True)
+    decorate = packable(version=schema.version, aliases=aliases, kw_only=kw_only)
+    cls: type[Any] = decorate(type(schema.name, (), namespace))
+    type.__setattr__(cls, "__reduce__", _reduce_sample)
+    # The schema has what the class lacks: descriptions of fields, and defaults that are computed by another class.
+    keep_record(cls, replace(read_record(cls), schema=schema))
+    return cls
 
 
-def _is_mixed(of: Schema) -> bool:
-    """Whether a field without a default follows one with, which only keywords allow."""
-    required = [_is_required(field) for field in of.fields]
-    return required != sorted(required, reverse=True)
+def _reduce_sample(sample: Any) -> tuple[Any, ...]:
+    return _restore_sample, (type(sample).__schema__, sample.packed)
 
 
-def _is_required(field: Field) -> bool:
-    return field.default is None or field.default.json is None
-
-
-def _reduce(sample: Any) -> tuple[Any, ...]:
-    return _restored, (type(sample).__schema__, sample.packed)
-
-
-def _restored(of: Schema, payload: bytes) -> Any:
-    return class_from_schema(of).from_bytes(payload, writable=True)
+def _restore_sample(schema: Schema, payload: bytes) -> Any:
+    return class_from_schema(schema).from_bytes(payload, writable=True)
 
 
 def _dataclass_field(field: Field, annotation: Any) -> Any:
     if field.default is None or field.default.json is None:
         return dataclasses.field()
-    convert = converter_of(read_annotation(annotation, _nested), plan_of, ConversionOptions(writable=True)).from_plain
-    value = json.loads(field.default.json)
+    node = read_annotation(annotation, lambda cls: read_record(cls).schema)
+    convert = converter_of(node, ConversionOptions(writable=True), record_converter).from_plain
+    text = field.default.json
+    value = json.loads(text)
 
-    def make() -> Any:
+    def make_default() -> Any:
         return convert(_from_json(field.type, value))
 
     try:
-        default = make()
+        default = make_default()
     except (ValueMismatch, CodecError, ValueError, TypeError) as error:
-        expected, found = str(field.type), field.default.json
-        raise SchemaError("a default does not fit", expected=expected, found=found, field=field.name) from error
-    plain = isinstance(default, str | int | float | bytes | None)
-    # Anything else is made anew each time, so that no two samples share a list or an array.
-    return dataclasses.field(default=default) if plain else dataclasses.field(default_factory=make)
+        raise SchemaError("a default does not fit", expected=str(field.type), found=text, field=field.name) from error
+    # A mutable default is made for each sample, so that samples do not share a list or an array.
+    immutable = isinstance(default, str | int | float | bytes | None)
+    return dataclasses.field(default=default) if immutable else dataclasses.field(default_factory=make_default)
 
 
-def _nested(cls: type) -> Schema | None:
-    return read_record(cls).schema
-
-
-def _from_json(of: FieldType, value: Any) -> Any:
-    """A default from JSON, in the plain form that converters take: bytes are base64 there, and keys are text."""
-    match of:
+def _from_json(field_type: FieldType, value: Any) -> Any:
+    """Convert a default from JSON, where bytes are base64 and keys are str, to the plain form that converters take."""
+    match field_type:
         case schema.OptionalType():
-            return None if value is None else _from_json(of.of, value)
+            return None if value is None else _from_json(field_type.of, value)
         case schema.FloatType() if isinstance(value, str):
             return float(value)
         case schema.BytesType() | schema.Array() | schema.Image() | schema.Audio() if isinstance(value, str):
             return base64.b64decode(value, validate=True)
         case schema.ListType():
-            return [_from_json(of.items, part) for part in value]
+            return [_from_json(field_type.items, part) for part in value]
         case schema.TupleType():
-            items = of.items * len(value) if of.variadic else of.items
+            items = field_type.items * len(value) if field_type.variadic else field_type.items
             return [_from_json(item, part) for item, part in zip(items, value, strict=True)]
         case schema.MapType():
-            key = int if isinstance(of.keys, schema.IntType) else str
-            return {key(name): _from_json(of.values, part) for name, part in value.items()}
+            key = int if isinstance(field_type.keys, schema.IntType) else str
+            return {key(name): _from_json(field_type.values, part) for name, part in value.items()}
         case schema.RecordType():
             return {
                 field.name: _from_json(field.type, value[field.name])
-                for field in of.schema.fields
+                for field in field_type.schema.fields
                 if field.name in value
             }
-        case schema.UnionType() if isinstance(value, str) and not any("str" in wire_kinds(o) for o in of.options):
-            return base64.b64decode(value, validate=True)
+        case schema.UnionType() if isinstance(value, str):
+            has_str = any("str" in wire_kinds(option) for option in field_type.options)
+            return value if has_str else base64.b64decode(value, validate=True)
     return value
 
 
-def _annotation_of(of: FieldType) -> Any:
-    return _ANNOTATIONS[type(of)](of)
+def _annotation_for(field_type: FieldType) -> Any:
+    return _ANNOTATIONS[type(field_type)](field_type)
 
 
-def _enum(of: schema.EnumType) -> Any:
+def _make_enum(field_type: schema.EnumType) -> Any:
     try:
-        return enum.Enum(of.name, list(of.members), module=__name__)
+        return enum.Enum(field_type.name, list(field_type.members), module=__name__)
     except (ValueError, TypeError) as error:
-        raise SchemaError("an Enum cannot be made", found=str(of)) from error
+        raise SchemaError("an Enum cannot be made", found=str(field_type)) from error
 
 
-def _tuple(of: schema.TupleType) -> Any:
-    items = (*map(_annotation_of, of.items), *((...,) if of.variadic else ()))
+def _tuple_annotation(field_type: schema.TupleType) -> Any:
+    items = (*map(_annotation_for, field_type.items), *((...,) if field_type.variadic else ()))
     return tuple.__class_getitem__(items)
 
 
 _ANNOTATIONS: dict[type, Callable[[Any], Any]] = {
-    schema.StrType: lambda of: str,
-    schema.IntType: lambda of: int,
-    schema.FloatType: lambda of: float,
-    schema.BoolType: lambda of: bool,
-    schema.BytesType: lambda of: bytes,
-    schema.DateTimeType: lambda of: dt.datetime,
-    schema.DateType: lambda of: dt.date,
-    schema.TimeType: lambda of: dt.time,
-    schema.AnyType: lambda of: Any,
-    schema.LiteralType: lambda of: Literal[of.values],
-    schema.EnumType: _enum,
-    schema.Array: lambda of: Annotated[np.ndarray, of],
-    schema.Image: lambda of: Annotated[np.ndarray, of],
-    schema.Audio: lambda of: Annotated[codec.Audio, of],
-    schema.OptionalType: lambda of: Union[_annotation_of(of.of), None],  # noqa: UP007 - the parts are values
-    schema.UnionType: lambda of: Union[tuple(map(_annotation_of, of.options))],  # noqa: UP007
-    schema.ListType: lambda of: list[_annotation_of(of.items)],  # type: ignore[misc]
-    schema.TupleType: _tuple,
-    schema.MapType: lambda of: dict[_annotation_of(of.keys), _annotation_of(of.values)],  # type: ignore[misc]
-    schema.RecordType: lambda of: class_from_schema(of.schema),
+    schema.StrType: lambda t: str,
+    schema.IntType: lambda t: int,
+    schema.FloatType: lambda t: float,
+    schema.BoolType: lambda t: bool,
+    schema.BytesType: lambda t: bytes,
+    schema.DateTimeType: lambda t: dt.datetime,
+    schema.DateType: lambda t: dt.date,
+    schema.TimeType: lambda t: dt.time,
+    schema.AnyType: lambda t: Any,
+    schema.LiteralType: lambda t: Literal[t.values],
+    schema.EnumType: _make_enum,
+    schema.Array: lambda t: Annotated[np.ndarray, t],
+    schema.Image: lambda t: Annotated[np.ndarray, t],
+    schema.Audio: lambda t: Annotated[codec.Audio, t],
+    schema.OptionalType: lambda t: Union[_annotation_for(t.of), None],  # noqa: UP007 - the parts are values
+    schema.UnionType: lambda t: Union[tuple(map(_annotation_for, t.options))],  # noqa: UP007
+    schema.ListType: lambda t: list[_annotation_for(t.items)],  # type: ignore[misc]
+    schema.TupleType: _tuple_annotation,
+    schema.MapType: lambda t: dict[_annotation_for(t.keys), _annotation_for(t.values)],  # type: ignore[misc]
+    schema.RecordType: lambda t: class_from_schema(t.schema),
 }

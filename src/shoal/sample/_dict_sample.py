@@ -1,4 +1,4 @@
-"""`DictSample`: MessagePack data without a class, each field decoded when it is looked at."""
+"""`DictSample`: MessagePack data without a class, whose fields are decoded when they are read."""
 
 from __future__ import annotations
 
@@ -7,35 +7,35 @@ from typing import Any, Self
 
 import msgspec
 
-from shoal.codec import Buffer
+from shoal.codec._codec import Buffer
 from shoal.errors import DecodeError, FieldError
-from shoal.sample._converters import any_to_wire, revive
 
+from ._converters import any_to_wire, restore_arrays
 from ._packable import same, unique_key
 from ._serializer import UNREADABLE
-from ._stored_values import ValueMismatch, keyed, mismatch
+from ._stored_values import ValueMismatch, convert_entries, mismatch_error
 
 __all__ = ["DictSample"]
 
-_split = msgspec.msgpack.Decoder(dict[str, msgspec.Raw]).decode
-_whole = msgspec.msgpack.Decoder().decode
-_view = msgspec.msgpack.Decoder(memoryview).decode
+_decode_fields = msgspec.msgpack.Decoder(dict[str, msgspec.Raw]).decode
+_decode_value = msgspec.msgpack.Decoder().decode
+_decode_view = msgspec.msgpack.Decoder(memoryview).decode
 _encode = msgspec.msgpack.Encoder().encode
 _BIN = frozenset(b"\xc4\xc5\xc6")
 
 
 class DictSample(Mapping[str, Any]):
-    """A sample as it is stored, with access by attribute and by item.
+    """A sample without a class, with fields as attributes and as items.
 
-    Fields are decoded when first looked at. Bytes that are exactly an array, as ``.npy`` or in atdata's compact form,
-    are given as read-only arrays; other bytes as they are. A field with the name of a method is reached by item.
+    Fields are decoded when they are first read. Bytes that are exactly an array, as ``.npy`` or in atdata's compact
+    form, become read-only arrays; other bytes stay bytes. A field with the name of a method is only an item.
 
     Raises:
-        FieldError: There is no such field (by item).
-        AttributeError: There is no such field (by attribute).
+        FieldError: The field does not exist (as an item).
+        AttributeError: The field does not exist (as an attribute).
         DecodeError: A field is not MessagePack.
 
-    Example:
+    Examples:
         >>> sample = DictSample(label="cat", score=0.5)
         >>> sample.label, sample["score"], "image" in sample, list(sample)
         ('cat', 0.5, False, ['label', 'score'])
@@ -52,32 +52,32 @@ class DictSample(Mapping[str, Any]):
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Self:
-        """A sample of these fields."""
+        """Return a sample of these fields."""
         return cls(data)
 
     @classmethod
     def from_bytes(cls, data: Buffer) -> Self:
-        """The sample in a payload.
+        """Return the sample in a payload.
 
         Raises:
-            DecodeError: The payload is not one MessagePack map with text for keys.
+            DecodeError: The payload is not one MessagePack map with str keys.
         """
         try:
-            return cls(_split(data))
+            return cls(_decode_fields(data))
         except UNREADABLE as error:
             raise DecodeError("the sample is not a MessagePack map", found=error) from error
 
     @property
     def packed(self) -> bytes:
-        """The bytes of this sample, arrays as ``.npy``; fields that nobody looked at as they came.
+        """The bytes of this sample, arrays as ``.npy``; fields that were not read are unchanged.
 
         Raises:
             SchemaMismatchError: A value cannot be stored; ``field`` is its path.
         """
         try:
-            return _encode(keyed(_name, _to_wire, self._data))
-        except ValueMismatch as misfit:
-            raise mismatch(misfit, "a sample cannot be stored") from None
+            return _encode(convert_entries(_check_name, _to_wire, self._data))
+        except ValueMismatch as mismatch:
+            raise mismatch_error(mismatch, "a sample cannot be stored") from None
 
     @property
     def as_wds(self) -> dict[str, Any]:
@@ -85,7 +85,7 @@ class DictSample(Mapping[str, Any]):
         return {"__key__": unique_key(), "msgpack": self.packed}
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields, decoded."""
+        """Return all fields, decoded."""
         return {name: self[name] for name in self._data}
 
     def __getitem__(self, name: str) -> Any:
@@ -94,7 +94,7 @@ class DictSample(Mapping[str, Any]):
         except KeyError:
             raise FieldError("no such field", expected=", ".join(self._data), found=name, field=name) from None
         if type(value) is msgspec.Raw:
-            value = self._data[name] = _decoded(value, name)
+            value = self._data[name] = _decode_field(value, name)
         return value
 
     def __getattr__(self, name: str) -> Any:
@@ -131,7 +131,7 @@ class DictSample(Mapping[str, Any]):
         return type(self), (self.to_dict(),)
 
 
-def _name(name: Any) -> str:
+def _check_name(name: Any) -> str:
     if isinstance(name, str):
         return name
     raise ValueMismatch("str as a field's name", type(name).__name__)
@@ -141,10 +141,10 @@ def _to_wire(value: Any) -> Any:
     return value if type(value) is msgspec.Raw else any_to_wire(value)
 
 
-def _decoded(raw: msgspec.Raw, name: str) -> Any:
+def _decode_field(raw: msgspec.Raw, name: str) -> Any:
     data = memoryview(raw)
     try:
-        # Bytes as a view, so that an array in them is not copied.
-        return revive(_view(data) if data[0] in _BIN else _whole(data))
+        # Bytes are decoded to a view, so that an array in them is not copied.
+        return restore_arrays(_decode_view(data) if data[0] in _BIN else _decode_value(data))
     except UNREADABLE as error:
         raise DecodeError("the field is not MessagePack", found=error, field=name) from error

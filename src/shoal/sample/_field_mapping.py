@@ -1,4 +1,4 @@
-"""Plain WebDataset fields as typed samples, also of some fields only."""
+"""Map the fields of plain WebDataset samples to typed samples, also to samples with some fields only."""
 
 from __future__ import annotations
 
@@ -12,33 +12,35 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from shoal import schema
-from shoal.codec import Buffer, codec_for, decode, decode_spec
+from shoal.codec._codec import Buffer
+from shoal.codec._dispatch import decode, decode_spec
+from shoal.codec._registry import codec_for
 from shoal.errors import CodecError, OptionError, SchemaMismatchError, ShoalError
-from shoal.schema import FieldType
+from shoal.schema._types import FieldType
 
 from ._annotations import Member, Record, read_record
 from ._serializer import Plan, plan_of
-from ._stored_values import ValueMismatch, mismatch, rooted
+from ._stored_values import BYTES_TYPES, ValueMismatch, mismatch_error, strip_path
 
 __all__ = ["Fields", "fields_needed", "from_fields", "keeps_fields", "partial_mapper", "partial_unpacker"]
 
 T = TypeVar("T")
-_BYTES = (bytes, bytearray, memoryview)
-_AUTOMATIC = decode_spec(True)
-_PIXELS = decode_spec("numpy")
-_SOUND = decode_spec("audio")
+_DATA_SPEC = decode_spec(True)
+_IMAGE_SPEC = decode_spec("numpy")
+_AUDIO_SPEC = decode_spec("audio")
+_ABSENT: Any = object()
 
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """Where a typed field is found in plain samples, written in an annotation.
+    """The fields of plain samples that a typed field is read from, written in its annotation.
 
-    ``Annotated[NDArray[np.uint8], Fields("jpg|png|webp")]`` takes the first of these that a sample has.
-    ``Annotated[list[NDArray[np.uint8]], Fields("img*.jpg")]`` takes all that match, in the order of their names,
-    numbers by value. ``Annotated[int, Fields("json.size.width")]`` takes an entry of a JSON object, as ``where`` names
-    it.
+    ``Annotated[NDArray[np.uint8], Fields("jpg|png|webp")]`` reads the first of these that a sample has.
+    ``Annotated[list[NDArray[np.uint8]], Fields("img*.jpg")]`` reads all that match, sorted by name, with numbers in the
+    names sorted by value. ``Annotated[int, Fields("json.size.width")]`` reads an entry of a JSON object, named as in
+    ``where``.
 
-    Example:
+    Examples:
         >>> Fields("jpg|png").alternatives
         ('jpg', 'png')
     """
@@ -51,28 +53,28 @@ class Fields:
 
     @property
     def alternatives(self) -> tuple[str, ...]:
-        """The names, or patterns of names, in the order they are tried."""
+        """The names, or patterns of names, in the order in which they are tried."""
         return tuple(self.pattern.split("|"))
 
 
 def from_fields(cls: type[T], sample: Mapping[str, Any]) -> T:
-    """A plain sample, with fields such as ``jpg`` and ``json``, as a sample of ``cls``.
+    """Convert a plain sample, with fields such as ``jpg`` and ``json``, to a sample of ``cls``.
 
-    For each field of the class, the first that is found of:
+    Each field of the class gets the first value that exists of:
 
-    1. what its `Fields` annotation names;
-    2. the sample's field of the same name, with or without an extension (``seg`` finds ``seg.png``);
+    1. the fields that its `Fields` annotation names;
+    2. the sample's field of the same name, with or without an extension (``seg`` matches ``seg.png``);
     3. the entry of the same name in the sample's JSON objects;
     4. the field's aliases, by 2 and 3;
     5. its default.
 
-    Bytes are decoded by the field's extension where the class wants more than bytes.
+    Bytes are decoded by the extension of the sample's field, unless the class's field has the type bytes.
 
     Raises:
-        SchemaMismatchError: A field is not found, or does not fit; the message lists what the sample has.
-        DecodeError: A field's bytes are not what its extension says.
+        SchemaMismatchError: A field is missing, or does not fit; the message lists the fields of the sample.
+        DecodeError: A field's bytes are not valid for its extension.
 
-    Example:
+    Examples:
         >>> from shoal.sample import packable
         >>> @packable
         ... class Captioned:
@@ -82,43 +84,44 @@ def from_fields(cls: type[T], sample: Mapping[str, Any]) -> T:
         >>> from_fields(Captioned, {"__key__": "001", "txt": b"a cat", "json": b'{"width": 640}'})
         Captioned(txt='a cat', width=640, split='train')
     """
-    made: T = mapped(plan_of(cls), sample)
-    return made
+    typed: T = map_fields(plan_of(cls), sample)
+    return typed
 
 
-def mapped(plan: Plan, sample: Mapping[str, Any]) -> Any:
-    """A plain sample as what a plan makes; see `from_fields`."""
-    found: dict[str, Any] = {}
+def map_fields(plan: Plan, sample: Mapping[str, Any]) -> Any:
+    """Convert a plain sample by a plan; see `from_fields`."""
+    values: dict[str, Any] = {}
     try:
         entries = _json_entries(sample)
         for member in plan.members:
             value = _find(member, sample, entries)
             if value is not _ABSENT:
-                found[member.name] = value
+                values[member.name] = value
             elif member.required:
-                raise _missing(member, sample, entries)
-        return plan.from_mapping(found)
-    except ValueMismatch as misfit:
-        raise mismatch(misfit, f"a sample does not fit {plan.schema.name}").at(key=_key(sample)) from None
+                raise _missing_error(member, sample, entries)
+        return plan.from_mapping(values)
+    except ValueMismatch as mismatch:
+        error = mismatch_error(mismatch, f"a sample does not fit {plan.schema.name}")
+        raise error.at(key=_sample_key(sample)) from None
     except CodecError as error:
-        raise rooted(error).at(key=_key(sample)) from None
+        raise strip_path(error).at(key=_sample_key(sample)) from None
     except ShoalError as error:
-        raise error.at(key=_key(sample)) from None
+        raise error.at(key=_sample_key(sample)) from None
 
 
 def fields_needed(cls: type, names: Iterable[str] | None, present: Mapping[str, bool], /) -> tuple[str, ...] | None:
-    """The fields of plain samples that `from_fields` may look at; None for all, where one it must have is nowhere.
+    """Return the fields of plain samples that `from_fields` may read; None for all, if a required one does not exist.
 
     Args:
-        cls: The class they are read as.
-        names: The fields of the class that are wanted; None for all.
-        present: The fields of the samples, and whether every sample has it. Where all have ``txt``, a class's ``txt``
-            is not looked for in JSON.
+        cls: The class that samples are read as.
+        names: The fields of the class to read; None for all.
+        present: The fields of the samples, and whether every sample has the field. If all have ``txt``, a class's
+            ``txt`` is not read from JSON.
 
     Raises:
-        FieldError: The class has no such field.
+        FieldError: A name is not a field of the class.
 
-    Example:
+    Examples:
         >>> from shoal.sample import packable
         >>> @packable
         ... class Captioned:
@@ -130,98 +133,99 @@ def fields_needed(cls: type, names: Iterable[str] | None, present: Mapping[str, 
         ('txt', 'json')
     """
     record = read_record(cls)
-    chosen = None if names is None else {record.schema[name].name for name in names}
-    wanted: set[str] = set()
+    selected = None if names is None else {record.schema[name].name for name in names}
+    needed: set[str] = set()
     for member in record.members:
-        if chosen is None or member.name in chosen:
-            found = _candidates(member, present)
-            if not found and member.required:
+        if selected is None or member.name in selected:
+            candidates = _candidates(member, present)
+            if not candidates and member.required:
                 return None
-            wanted.update(found)
-    return tuple(name for name in present if name in wanted)
+            needed.update(candidates)
+    return tuple(name for name in present if name in needed)
 
 
 def _candidates(member: Member, present: Mapping[str, bool]) -> list[str]:
-    """The fields one of which holds a member, as far as samples must be looked into."""
+    """Return the fields of samples that a member may be read from."""
     fields = tuple(present)
     json = [name for name in fields if _is_json(name)]
-    marked = next((mark for mark in member.marks if isinstance(mark, Fields)), None)
-    if marked is not None:
-        steps = [_holding(part, fields) for part in marked.alternatives]
+    annotation = _fields_annotation(member)
+    if annotation is not None:
+        steps = [_fields_for(part, fields) for part in annotation.alternatives]
     else:
         named = [[field for field in fields if _is_named(field, name)] for name in (member.name, *member.aliases)]
         steps = [step for direct in named for step in ((tuple(direct), True), (tuple(json), False))]
-    found: list[str] = []
-    for step, is_whole in steps:
-        found += step
+    candidates: list[str] = []
+    for step, is_field in steps:
+        candidates += step
         # JSON may lack the entry; a field that every sample has ends the search.
-        if is_whole and any(present[name] for name in step):
+        if is_field and any(present[name] for name in step):
             break
-    return found
+    return candidates
 
 
-def _holding(part: str, fields: tuple[str, ...]) -> tuple[tuple[str, ...], bool]:
-    """The fields that one alternative means, and whether it means them whole, not an entry of their JSON."""
+def _fields_annotation(member: Member) -> Fields | None:
+    return next((item for item in member.metadata if isinstance(item, Fields)), None)
+
+
+def _fields_for(part: str, fields: tuple[str, ...]) -> tuple[tuple[str, ...], bool]:
+    """Return the fields that one alternative names, and whether it names the fields, not an entry of their JSON."""
     if _is_glob(part):
-        return _matching(part, fields), True
+        return _match_glob(part, fields), True
     if part in fields:
         return (part,), True
     return tuple(name for name in fields if part.startswith(f"{name}.") and _is_json(name)), False
 
 
-_ABSENT: Any = object()
-
-
-def _key(sample: Mapping[str, Any]) -> str | None:
+def _sample_key(sample: Mapping[str, Any]) -> str | None:
     key = sample.get("__key__")
     return key if isinstance(key, str) else None
 
 
 def _json_entries(sample: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries of all JSON objects of a sample; those of ``json`` itself count before those of ``meta.json``."""
+    """Return the entries of all JSON objects of a sample; entries of ``json`` override those of ``meta.json``."""
     names = [name for name in sample if not name.startswith("__") and _is_json(name)]
-    objects = (_plain(sample[name], name) for name in sorted(names, key=lambda name: name.count("."), reverse=True))
-    return {key: value for one in objects if isinstance(one, Mapping) for key, value in one.items()}
+    values = (_decoded(sample[name], name) for name in sorted(names, key=lambda name: name.count("."), reverse=True))
+    return {key: entry for value in values if isinstance(value, Mapping) for key, entry in value.items()}
 
 
 def _is_json(name: str) -> bool:
-    found = codec_for(name)
-    return found is not None and found.name == "json"
+    codec = codec_for(name)
+    return codec is not None and codec.name == "json"
 
 
 def _find(member: Member, sample: Mapping[str, Any], entries: Mapping[str, Any]) -> Any:
-    marked = next((mark for mark in member.marks if isinstance(mark, Fields)), None)
-    of = member.node.type
-    if marked is not None:
-        return _find_marked(marked, of, sample)
+    annotation = _fields_annotation(member)
+    field_type = member.node.type
+    if annotation is not None:
+        return _find_annotated(annotation, field_type, sample)
     for name in (member.name, *member.aliases):
-        field = _named(name, tuple(sample))
+        field = _find_by_name(name, tuple(sample))
         if field is not None:
-            return _value(sample[field], field, of)
+            return _field_value(sample[field], field, field_type)
         if name in entries:
             return entries[name]
     return _ABSENT
 
 
-def _find_marked(marked: Fields, of: FieldType, sample: Mapping[str, Any]) -> Any:
-    for pattern in marked.alternatives:
+def _find_annotated(annotation: Fields, field_type: FieldType, sample: Mapping[str, Any]) -> Any:
+    for pattern in annotation.alternatives:
         if _is_glob(pattern):
-            names = _matching(pattern, tuple(sample))
+            names = _match_glob(pattern, tuple(sample))
             if names:
-                inner = of.of if isinstance(of, schema.OptionalType) else of
+                inner = field_type.of if isinstance(field_type, schema.OptionalType) else field_type
                 item = _item_type(inner)
-                return [_value(sample[name], name, item) for name in names]
+                return [_field_value(sample[name], name, item) for name in names]
         elif pattern in sample:
-            return _value(sample[pattern], pattern, of)
+            return _field_value(sample[pattern], pattern, field_type)
         elif (entry := _entry(pattern, sample)) is not _ABSENT:
             return entry
     return _ABSENT
 
 
 def _entry(path: str, sample: Mapping[str, Any]) -> Any:
-    """What a path such as ``json.size.width`` leads to in a sample's JSON objects."""
-    for name in _holding(path, tuple(sample))[0]:
-        value = _plain(sample[name], name)
+    """Return the entry of a path such as ``json.size.width`` in a sample's JSON objects."""
+    for name in _fields_for(path, tuple(sample))[0]:
+        value = _decoded(sample[name], name)
         for part in path.removeprefix(f"{name}.").split("."):
             value = value.get(part, _ABSENT) if isinstance(value, Mapping) else _ABSENT
         if value is not _ABSENT:
@@ -233,28 +237,28 @@ def _is_glob(pattern: str) -> bool:
     return "*" in pattern or "?" in pattern
 
 
-def _item_type(of: FieldType) -> FieldType:
-    if isinstance(of, schema.ListType):
-        return of.items
-    if isinstance(of, schema.TupleType) and of.variadic:
-        return of.items[0]
-    raise ValueMismatch("a list, for a pattern that may match several fields", str(of))
+def _item_type(field_type: FieldType) -> FieldType:
+    if isinstance(field_type, schema.ListType):
+        return field_type.items
+    if isinstance(field_type, schema.TupleType) and field_type.variadic:
+        return field_type.items[0]
+    raise ValueMismatch("a list, for a pattern that may match several fields", str(field_type))
 
 
 @lru_cache(maxsize=4096)
-def _matching(pattern: str, names: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(sorted((name for name in names if fnmatch.fnmatchcase(name, pattern)), key=_natural))
+def _match_glob(pattern: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(sorted((name for name in names if fnmatch.fnmatchcase(name, pattern)), key=_natural_key))
 
 
-def _natural(name: str) -> list[tuple[int, str]]:
-    """A sort key under which img2 comes before img10."""
+def _natural_key(name: str) -> list[tuple[int, str]]:
+    """Return a sort key that puts img2 before img10."""
     words = re.split(r"(\d+)", name)
     return [(int(word), "") if word.isdecimal() else (-1, word) for word in words]
 
 
 @lru_cache(maxsize=4096)
-def _named(name: str, names: tuple[str, ...]) -> str | None:
-    """The sample's field of this name, exactly or with one more extension."""
+def _find_by_name(name: str, names: tuple[str, ...]) -> str | None:
+    """Return the sample's field of this name, exactly or with one more extension."""
     if name in names:
         return name
     return next((field for field in names if _is_named(field, name)), None)
@@ -264,45 +268,46 @@ def _is_named(field: str, name: str) -> bool:
     return name in (field, field.rpartition(".")[0])
 
 
-def _value(value: Any, field: str, of: FieldType) -> Any:
-    """A field's value, decoded where it is bytes and the class wants more than bytes."""
-    inner = of.of if isinstance(of, schema.OptionalType) else of
-    if not isinstance(value, _BYTES) or isinstance(inner, schema.BytesType | schema.Image | schema.Audio):
+def _field_value(value: Any, field: str, field_type: FieldType) -> Any:
+    """Return a field's value; bytes are decoded unless the class stores bytes or files."""
+    inner = field_type.of if isinstance(field_type, schema.OptionalType) else field_type
+    if not isinstance(value, BYTES_TYPES) or isinstance(inner, schema.BytesType | schema.Image | schema.Audio):
         return value
-    return _plain(value, field)
+    return _decoded(value, field)
 
 
-def _plain(value: Any, field: str) -> Any:
-    if not isinstance(value, _BYTES):
+def _decoded(value: Any, field: str) -> Any:
+    if not isinstance(value, BYTES_TYPES):
         return value
-    found = codec_for(field)
-    spec = {"image": _PIXELS, "audio": _SOUND}.get(found.kind if found else "", _AUTOMATIC)
+    codec = codec_for(field)
+    spec = {"image": _IMAGE_SPEC, "audio": _AUDIO_SPEC}.get(codec.kind if codec else "", _DATA_SPEC)
     return decode(field, value, spec)
 
 
-def _missing(member: Member, sample: Mapping[str, Any], entries: Iterable[str]) -> ShoalError:
-    marked = next((mark.pattern for mark in member.marks if isinstance(mark, Fields)), None)
-    has = ", ".join(name for name in sample if not name.startswith("__"))
-    within = ", ".join(entries)
+def _missing_error(member: Member, sample: Mapping[str, Any], entries: Iterable[str]) -> ShoalError:
+    annotation = _fields_annotation(member)
+    pattern = annotation.pattern if annotation else " or ".join((member.name, *member.aliases))
+    fields = ", ".join(name for name in sample if not name.startswith("__"))
+    json = ", ".join(entries)
     return SchemaMismatchError(
         "the sample lacks a field",
-        expected=f"{marked or ' or '.join((member.name, *member.aliases))} for {member.name}: {member.node.type}",
-        found=f"{has or 'nothing'}{f' (json: {within})' if within else ''}",
+        expected=f"{pattern} for {member.name}: {member.node.type}",
+        found=f"{fields or 'nothing'}{f' (json: {json})' if json else ''}",
         field=member.name,
-        hint=None if marked else 'name it in the annotation: Annotated[..., Fields("jpg|png")]',
+        hint=None if annotation else 'name it in the annotation: Annotated[..., Fields("jpg|png")]',
     )
 
 
 def partial_unpacker(cls: type[T], fields: Iterable[str], *, writable: bool = False) -> Callable[[Buffer], T] | None:
-    """The function that reads only these fields of a payload; the others are passed over, not decoded.
+    """Return the function that reads only these fields of a payload; other fields are not decoded.
 
-    What it gives is a sample of ``cls`` that has these attributes only, arrays as copies where ``writable``. None where
-    that is no whole truth: the class computes something in ``__post_init__``, or is not a plain dataclass.
+    It returns a sample of ``cls`` with these attributes only; arrays are copies if ``writable``. Returns None if such a
+    sample could be wrong: the class has a ``__post_init__``, or is not a plain dataclass.
 
     Raises:
-        FieldError: The class has no such field.
+        FieldError: A name is not a field of the class.
 
-    Example:
+    Examples:
         >>> from shoal.sample import packable
         >>> @packable
         ... class Full:
@@ -318,12 +323,12 @@ def partial_unpacker(cls: type[T], fields: Iterable[str], *, writable: bool = Fa
 
 
 def partial_mapper(cls: type[T], fields: Iterable[str]) -> Callable[[Mapping[str, Any]], T] | None:
-    """As `partial_unpacker`, for plain samples that are read by field name.
+    """Do as `partial_unpacker`, for plain samples that are read by field name.
 
     Raises:
-        FieldError: The class has no such field.
+        FieldError: A name is not a field of the class.
 
-    Example:
+    Examples:
         >>> from shoal.sample import packable
         >>> @packable
         ... class Captioned:
@@ -333,11 +338,11 @@ def partial_mapper(cls: type[T], fields: Iterable[str]) -> Callable[[Mapping[str
         'a cat'
     """
     plan = _partial_plan(cls, fields)
-    return None if plan is None else lambda sample: cast("T", mapped(plan, sample))
+    return None if plan is None else lambda sample: cast("T", map_fields(plan, sample))
 
 
 def _partial_plan(cls: type, fields: Iterable[str], writable: bool = False) -> Plan | None:
-    """The plan of a class's samples that have these attributes only."""
+    """Return the plan of samples of a class that have these attributes only, or None if there are none."""
     record = read_record(cls)
     names = {record.schema[name].name for name in fields}
     if not keeps_fields(cls) or not is_dataclass(cls) or cls.__dictoffset__ == 0:
@@ -354,11 +359,11 @@ def _partial_plan(cls: type, fields: Iterable[str], writable: bool = False) -> P
 
 
 def keeps_fields(cls: type) -> bool:
-    """Whether a sample is what is stored and nothing else: its class computes, checks and changes nothing.
+    """Whether the constructor of a class only keeps the fields, without computing, checking or changing anything.
 
-    Then one field can be had without the others, and without making a sample. A pydantic model is never so.
+    Then a field can be read without the others, and without making a sample. False for every pydantic model.
 
-    Example:
+    Examples:
         >>> from shoal.sample import packable
         >>> @packable
         ... class Loud:
@@ -374,5 +379,5 @@ def keeps_fields(cls: type) -> bool:
     if issubclass(cls, msgspec.Struct):
         return cls.__init__ is msgspec.Struct.__init__
     constructor = getattr(cls.__init__, "__code__", None)
-    # What dataclasses write is compiled from text.
+    # The code that dataclasses generate is compiled from a string.
     return is_dataclass(cls) and constructor is not None and constructor.co_filename == "<string>"

@@ -1,4 +1,4 @@
-"""`Lens`, the laws of lenses, and the network of registered lenses."""
+"""Lenses: typed views of one sample type as another and back, their laws, and the network of registered lenses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from itertools import pairwise
 from typing import Any, Generic, Literal, TypeVar, overload
 
 from shoal.errors import LensError, LensNotFoundError
-from shoal.schema import Schema, reading_problems
+from shoal.schema._compatibility import reading_problems
+from shoal.schema._schema import Schema
 
 from ._annotations import is_record, schema_of
 from ._dict_sample import DictSample
@@ -29,26 +30,27 @@ S = TypeVar("S")
 V = TypeVar("V")
 W = TypeVar("W")
 Law = Literal["GetPut", "PutGet", "PutPut"]
-
-
-# --------------------------------------------------- lens: a typed view of one sample type as another, and the way back
+_ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
+_LOADS = ("LOAD_", "STORE_FAST_LOAD_FAST")
+# Functions that read variables without an instruction that names them.
+_SCOPE_FUNCTIONS = {"locals", "vars", "eval", "exec", "dir"}
 
 
 class Lens(Generic[S, V]):
-    """A view of samples of one type as another: ``get`` makes the view, ``put`` takes a changed view back.
+    """A view of samples of one type as another: ``get`` returns the view, ``put`` writes a changed view back.
 
-    Made by the decorator `lens`, or from functions whose annotations say the types, or with the types given.
+    Made by the decorator `lens`, from functions with annotations, or with the types as arguments.
 
     Args:
-        get: A function of one sample.
-        put: A function of a view and the sample it is a view of; gives the sample with the view's content.
-        source: The sample type, where ``get`` has no annotation.
-        view: The type of the view, where ``get`` has no annotation.
+        get: Function of a sample; returns the view.
+        put: Function of a view and its sample; returns the sample with the content of the view.
+        source: The sample type, if ``get`` has no annotation.
+        view: The type of the view, if ``get`` has no annotation.
 
     Raises:
-        LensError: The types are not known.
+        LensError: The types are neither annotated nor given.
 
-    Example:
+    Examples:
         >>> from shoal.sample import packable
         >>> @packable
         ... class Full:
@@ -76,17 +78,17 @@ class Lens(Generic[S, V]):
         view: type[V] | None = None,
     ) -> None:
         frame = sys._getframe(1)  # noqa: SLF001 - a function's own names may be in the annotations
-        hinted = _types_of(get, frame) if source is None or view is None else (source, view)
+        hinted = _annotated_types(get, frame) if source is None or view is None else (source, view)
         self.source_type: type[S] = hinted[0] if source is None else source
         self.view_type: type[V] = hinted[1] if view is None else view
         self.name: str = getattr(get, "__name__", type(get).__name__)
         self._get = get
         self._put = put
-        self._reads: Callable[[Schema], frozenset[str] | None] = lambda schema: attributes_read(get, schema)
+        self._reads: Callable[[Schema], frozenset[str] | None] = lambda schema: _attributes_read(get, schema)
         self._recipe: tuple[Callable[..., Any], tuple[Any, ...]] | None = None
 
     def get(self, source: S) -> V:
-        """The view of a sample."""
+        """Return the view of a sample."""
         return self._get(source)
 
     def __call__(self, source: S) -> V:
@@ -94,11 +96,11 @@ class Lens(Generic[S, V]):
 
     @property
     def has_put(self) -> bool:
-        """Whether a changed view can be taken back."""
+        """Whether the lens has a putter."""
         return self._put is not None
 
     def put(self, view: V, source: S) -> S:
-        """The sample with the content of a changed view.
+        """Return the sample with the content of a changed view.
 
         Raises:
             LensError: The lens has no putter.
@@ -109,7 +111,7 @@ class Lens(Generic[S, V]):
         return self._put(view, source)
 
     def putter(self, function: Callable[[V, S], S]) -> Callable[[V, S], S]:
-        """Decorate the function that takes a view back.
+        """Decorate the function that writes a view back.
 
         Raises:
             LensError: The lens has a putter already.
@@ -120,10 +122,10 @@ class Lens(Generic[S, V]):
         return function
 
     def reads(self, schema: Schema | None = None) -> frozenset[str] | None:
-        """The source fields that ``get`` looks at, or None where that cannot be known (then: all).
+        """Return the source fields that ``get`` may read, or None if they cannot be determined (assume all).
 
-        Found in the function's code, without running it, so all branches count. A function that does more with the
-        sample than read its fields, such as pass it on, gives None.
+        They are determined from the function's code, without running it, so all branches count. A function that uses
+        the sample in other ways than reading its fields, such as passing it on, gives None.
 
         Args:
             schema: The fields that samples have; those of the source type by default.
@@ -136,94 +138,94 @@ class Lens(Generic[S, V]):
 
     @staticmethod
     def identity(kind: type[W]) -> Lens[W, W]:
-        """The lens that shows samples as they are."""
-        made: Lens[W, W] = Lens(itself, put_itself, source=kind, view=kind)
-        made.name = f"identity({kind.__name__})"
-        made._recipe = Lens.identity, (kind,)
-        return made
+        """Return the lens from a type to itself, which changes nothing."""
+        identity: Lens[W, W] = Lens(_return_sample, _return_view, source=kind, view=kind)
+        identity.name = f"identity({kind.__name__})"
+        identity._recipe = Lens.identity, (kind,)
+        return identity
 
     def __or__(self, after: Lens[V, W]) -> Lens[S, W]:
-        """This lens, then another: ``(one | two)(s) == two(one(s))``."""
-        if not _follows(self.view_type, after.source_type):
+        """Compose with a lens that is applied after this one: ``(first | second)(s) == second(first(s))``."""
+        if not _accepts(self.view_type, after.source_type):
             raise LensError(
                 "these lenses do not follow each other",
-                expected=f"a lens from {_shown(self.view_type)}",
-                found=f"{after.name}, from {_shown(after.source_type)}",
+                expected=f"a lens from {_format_type(self.view_type)}",
+                found=f"{after.name}, from {_format_type(after.source_type)}",
             )
         first, second = self, after
 
         def put(view: W, source: S) -> S:
             return first.put(second.put(view, first.get(source)), source)
 
-        whole: Lens[S, W] = Lens(
+        composed: Lens[S, W] = Lens(
             lambda source: second.get(first.get(source)),
             put if first.has_put and second.has_put else None,
             source=first.source_type,
             view=second.view_type,
         )
-        whole.name = f"{first.name} | {second.name}"
-        whole._reads = second._reads if first._get is itself else first._reads
-        whole._recipe = operator.or_, (first, second)
-        return whole
+        composed.name = f"{first.name} | {second.name}"
+        composed._reads = second._reads if first._get is _return_sample else first._reads
+        composed._recipe = operator.or_, (first, second)
+        return composed
 
     def __matmul__(self, before: Lens[W, S]) -> Lens[W, V]:
-        """This lens, after another: ``(two @ one)(s) == two(one(s))``."""
+        """Compose with a lens that is applied before this one: ``(second @ first)(s) == second(first(s))``."""
         return before | self
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """How another process gets it: from its module, or made of its parts again."""
-        place = getattr(self._get, "__module__", None), getattr(self._get, "__qualname__", None)
+        """Pickle a lens by its module and name if it can be imported, otherwise by its parts."""
+        location = getattr(self._get, "__module__", None), getattr(self._get, "__qualname__", None)
         if self._recipe is not None:
             return self._recipe
-        if _is_at(self, *place):
-            return _lens_at, place
-        return _remade, (self._get, self._put, self.source_type, self.view_type, self.name)
+        if _is_importable_as(self, *location):
+            return _import_lens, location
+        return _rebuild_lens, (self._get, self._put, self.source_type, self.view_type, self.name)
 
     def __repr__(self) -> str:
-        return f"<Lens {self.name}: {_shown(self.source_type)} -> {_shown(self.view_type)}>"
+        return f"<Lens {self.name}: {_format_type(self.source_type)} -> {_format_type(self.view_type)}>"
 
 
-def itself(sample: Any) -> Any:
-    """What the lens that changes nothing gives."""
+def _return_sample(sample: Any) -> Any:
+    """Get of the identity lens."""
     return sample
 
 
-def put_itself(view: Any, _source: Any) -> Any:
-    """The way back of `itself`."""
+def _return_view(view: Any, _source: Any) -> Any:
+    """Put of the identity lens."""
     return view
 
 
-def _lens_at(module: str, name: str) -> Any:
-    """What a module calls so: the name of a decorated function is its lens's there."""
+def _import_lens(module: str, name: str) -> Any:
+    """Return the lens that a module has under the name of the decorated function."""
     return operator.attrgetter(name)(importlib.import_module(module))
 
 
-def _is_at(lens: Lens[Any, Any], module: str | None, name: str | None) -> bool:
+def _is_importable_as(lens: Lens[Any, Any], module: str | None, name: str | None) -> bool:
     try:
-        return module in sys.modules and _lens_at(str(module), str(name)) is lens
-    except AttributeError:  # it is within a function, or nowhere
+        return module in sys.modules and _import_lens(str(module), str(name)) is lens
+    except AttributeError:  # defined in a function, or under another name
         return False
 
 
-def _remade(get: Any, put: Any, source: Any, view: Any, name: str) -> Lens[Any, Any]:
-    made: Lens[Any, Any] = Lens(get, put, source=source, view=view)
-    made.name = name
-    return made
+def _rebuild_lens(get: Any, put: Any, source: Any, view: Any, name: str) -> Lens[Any, Any]:
+    lens: Lens[Any, Any] = Lens(get, put, source=source, view=view)
+    lens.name = name
+    return lens
 
 
-def _follows(view: Any, source: Any) -> bool:
+def _accepts(view: Any, source: Any) -> bool:
     return view is source or (isinstance(view, type) and isinstance(source, type) and issubclass(view, source))
 
 
-def _shown(kind: Any) -> str:
+def _format_type(kind: Any) -> str:
     return getattr(kind, "__qualname__", str(kind))
 
 
-def _types_of(get: Callable[..., Any], frame: types.FrameType | None) -> tuple[Any, Any]:
-    """The types in a function's annotations, its enclosing functions' names included."""
-    hints = _hints(get, frame)
+def _annotated_types(get: Callable[..., Any], frame: types.FrameType | None) -> tuple[Any, Any]:
+    """Return the types in a function's annotations, which may use names of enclosing functions."""
+    hints = _resolve_hints(get, frame)
     parameters = [kind for name, kind in hints.items() if name != "return"]
-    # Of dict[str, Any], say, the class is what samples are looked up by.
+    # For dict[str, Any] and other generic types, lenses are registered by the class.
     kinds = [typing.get_origin(kind) or kind for kind in (*parameters[:1], hints.get("return"))]
     if len(kinds) != 2 or not all(isinstance(kind, type) for kind in kinds):
         raise LensError(
@@ -234,7 +236,7 @@ def _types_of(get: Callable[..., Any], frame: types.FrameType | None) -> tuple[A
     return kinds[0], kinds[1]
 
 
-def _hints(function: Callable[..., Any], frame: types.FrameType | None) -> dict[str, Any]:
+def _resolve_hints(function: Callable[..., Any], frame: types.FrameType | None) -> dict[str, Any]:
     names: dict[str, Any] = {}
     while frame is not None:
         try:
@@ -249,21 +251,15 @@ def _hints(function: Callable[..., Any], frame: types.FrameType | None) -> dict[
     raise LensError("a lens's annotation names what is not there", found=getattr(function, "__qualname__", function))
 
 
-def lens_of(get: Callable[[S], V], frame: types.FrameType) -> Lens[S, V]:
-    """The lens of an annotated function; ``frame`` is where its annotations' names are looked up."""
-    source, view = _types_of(get, frame)
-    return Lens(get, source=source, view=view)
-
-
 def structural_lens(source: type[S], view: type[V]) -> Lens[S, V]:
-    """The lens that copies fields of the same name, for a view whose fields the source has, with types that fit.
+    """Return the lens that copies fields of the same name, for a view whose fields the source has with types that fit.
 
-    Never found by itself: a name in common is not a meaning in common.
+    Never used automatically, because fields of the same name may have different meanings.
 
     Raises:
-        LensError: The view needs a field that the source lacks, or has with another type.
+        LensError: The source lacks a field of the view, or has it with another type.
 
-    Example:
+    Examples:
         >>> from shoal.sample import packable
         >>> @packable
         ... class Full:
@@ -301,14 +297,11 @@ def _projection(source: type[S], view: type[V], shared: list[str]) -> Lens[S, V]
         changed: S = source_plan.from_data({**values, **{name: getattr(seen, name) for name in shared}})
         return changed
 
-    made: Lens[S, V] = Lens(get, put, source=source, view=view)
-    made.name = f"structural({source.__name__}, {view.__name__})"
-    made._reads = lambda schema: frozenset(shared)  # noqa: SLF001
-    made._recipe = structural_lens, (source, view)  # noqa: SLF001
-    return made
-
-
-# ---------------------------------------------------------------- the laws that make a lens a lens, checked on examples
+    lens: Lens[S, V] = Lens(get, put, source=source, view=view)
+    lens.name = f"structural({source.__name__}, {view.__name__})"
+    lens._reads = lambda schema: frozenset(shared)  # noqa: SLF001
+    lens._recipe = structural_lens, (source, view)  # noqa: SLF001
+    return lens
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +309,7 @@ class BrokenLaw:
     """One law that does not hold for one sample."""
 
     law: Law
-    sample: int  # its number among those given
+    sample: int  # index of the sample that was checked
     expected: Any
     found: Any
 
@@ -326,7 +319,7 @@ class BrokenLaw:
 
 @dataclass(frozen=True, slots=True)
 class LawReport:
-    """What `check_laws` found: how many cases were tried, and which broke a law."""
+    """Result of `check_laws`: the number of cases checked, and those that broke a law."""
 
     lens: str
     tried: int
@@ -334,11 +327,11 @@ class LawReport:
 
     @property
     def ok(self) -> bool:
-        """Whether every law held."""
+        """Whether no law is broken."""
         return not self.broken
 
     def require(self) -> None:
-        """Raise LensError with the first broken law, where there is one."""
+        """Raise LensError with the first broken law, if there is one."""
         if self.broken:
             raise LensError(
                 f"the lens {self.lens} breaks {len(self.broken)} of {self.tried} cases", found=str(self.broken[0])
@@ -346,18 +339,18 @@ class LawReport:
 
 
 def check_laws(lens: Lens[S, V], samples: Iterable[S], views: Iterable[V] = ()) -> LawReport:
-    """Check on samples that views can be taken, changed and put back without surprises.
+    """Check the lens laws on samples.
 
-    GetPut: ``put(get(s), s) == s``; putting back what was seen changes nothing.
-    PutGet: ``get(put(v, s)) == v``; what is put is what is seen.
-    PutPut: ``put(v2, put(v1, s)) == put(v2, s)``; the last view wins.
+    GetPut: ``put(get(s), s) == s``; writing an unchanged view changes nothing.
+    PutGet: ``get(put(v, s)) == v``; the view that is written is read.
+    PutPut: ``put(v2, put(v1, s)) == put(v2, s)``; the last view that is written wins.
 
-    The views that are put are those of all the samples, and ``views``. Arrays are compared by dtype, shape and bytes.
+    The views that are written are those of the samples, and ``views``. Arrays are compared by dtype, shape and bytes.
 
     Raises:
-        LensError: The lens has no putter, or there are no samples: nothing would be checked.
+        LensError: The lens has no putter, or there are no samples, so that nothing could be checked.
 
-    Example:
+    Examples:
         >>> from shoal.sample import packable, structural_lens
         >>> @packable
         ... class Full:
@@ -372,20 +365,21 @@ def check_laws(lens: Lens[S, V], samples: Iterable[S], views: Iterable[V] = ()) 
     sources = list(samples)
     if not lens.has_put or not sources:
         raise LensError("there is nothing to check", expected="a lens with a putter, and samples", found=repr(lens))
-    shown = [*map(lens.get, sources), *views]
+    all_views = [*map(lens.get, sources), *views]
     broken: list[BrokenLaw] = []
     tried = 0
     for number, source in enumerate(sources):
-        # Each sample with every view would be quadratic: with its own, its neighbours', and those given.
-        near = [shown[number], shown[(number + 1) % len(shown)], shown[number - 1], *shown[len(sources) :]]
-        for law, expected, found in _cases(lens, source, near):
+        # All pairs of samples and views would be quadratic, so only three of the samples' views are used for each.
+        next_view = all_views[(number + 1) % len(all_views)]
+        some_views = [all_views[number], next_view, all_views[number - 1], *all_views[len(sources) :]]
+        for law, expected, actual in _law_cases(lens, source, some_views):
             tried += 1
-            if not same(expected, found):
-                broken.append(BrokenLaw(law, number, expected, found))
+            if not same(expected, actual):
+                broken.append(BrokenLaw(law, number, expected, actual))
     return LawReport(lens.name, tried, tuple(broken))
 
 
-def _cases(lens: Lens[Any, Any], source: Any, views: list[Any]) -> Iterator[tuple[Law, Any, Any]]:
+def _law_cases(lens: Lens[Any, Any], source: Any, views: list[Any]) -> Iterator[tuple[Law, Any, Any]]:
     yield "GetPut", source, lens.put(lens.get(source), source)
     for number, view in enumerate(views):
         changed = lens.put(view, source)
@@ -394,50 +388,41 @@ def _cases(lens: Lens[Any, Any], source: Any, views: list[Any]) -> Iterator[tupl
         yield "PutPut", lens.put(other, source), lens.put(other, changed)
 
 
-# ----------------------------------------------------- which attributes of its argument a function reads, from its code
-
-
-_ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
-_LOADS = ("LOAD_", "STORE_FAST_LOAD_FAST")
-# With these a function gets at its variables behind the back of its code.
-_ESCAPES = {"locals", "vars", "eval", "exec", "dir"}
-
-
 class _UnknownError(Exception):
-    """The argument is used in a way that says nothing about what is read of it."""
+    """The argument is used in a way that does not show which fields are read."""
 
 
-def attributes_read(function: Callable[..., Any], schema: Schema) -> frozenset[str] | None:
-    """The fields of ``schema`` that a function reads of its first argument; None where that cannot be known."""
+def _attributes_read(function: Callable[..., Any], schema: Schema) -> frozenset[str] | None:
+    """Return the fields of ``schema`` that a function reads from its first argument, or None if unknown."""
     if not isinstance(function, types.FunctionType) or function.__code__.co_argcount < 1:
         return None
     code = function.__code__
     try:
-        read = frozenset(_attributes(code, code.co_varnames[0]))
+        read = frozenset(_iter_attributes(code, code.co_varnames[0]))
     except _UnknownError:
         return None
-    # A method, or a property, may read anything.
+    # A method or a property may read other fields.
     return read if all(name in schema for name in read) else None
 
 
-def _attributes(code: types.CodeType, name: str) -> Iterator[str]:
-    if _ESCAPES & set(code.co_names):
+def _iter_attributes(code: types.CodeType, name: str) -> Iterator[str]:
+    if _SCOPE_FUNCTIONS & set(code.co_names):
         raise _UnknownError
     steps = [step for step in dis.get_instructions(code) if step.opname not in ("EXTENDED_ARG", "CACHE")]
     for step, following in pairwise([*steps, None]):
-        if step is None or not _touches(step, name):
+        if step is None or not _uses_variable(step, name):
             continue
         if step.opname in ("LOAD_CLOSURE", "MAKE_CELL", "COPY_FREE_VARS") or _makes_closure(step, code, name):
-            continue  # the inner functions that get it are looked into below
-        if following is None or not _is_read(step, following, name):
+            continue  # the inner functions that use it are examined below
+        if following is None or not _reads_attribute(step, following, name):
             raise _UnknownError
         yield following.argval
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType) and name in inner.co_freevars:
-            yield from _attributes(inner, name)
+            yield from _iter_attributes(inner, name)
 
 
-def _touches(step: dis.Instruction, name: str) -> bool:
+def _uses_variable(step: dis.Instruction, name: str) -> bool:
     """Whether an instruction loads or stores the variable; since Python 3.13 one may do so with two variables."""
     if not any(word in step.opname for word in ("FAST", "DEREF", "CLOSURE", "CELL")):
         return False
@@ -449,22 +434,19 @@ def _makes_closure(step: dis.Instruction, code: types.CodeType, name: str) -> bo
     return name in (*code.co_cellvars, *code.co_freevars) and step.opname.startswith("LOAD_FAST")
 
 
-def _is_read(step: dis.Instruction, following: dis.Instruction, name: str) -> bool:
+def _reads_attribute(step: dis.Instruction, following: dis.Instruction, name: str) -> bool:
     if not step.opname.startswith(_LOADS) or following.opname not in _ATTRIBUTES:
         return False
-    # Of two variables in one instruction, the second is the one whose attribute is read.
+    # If an instruction names two variables, the attribute of the second is read.
     return step.argval[-1] == name and step.argval[0] != name if isinstance(step.argval, tuple) else True
 
 
-# -------------------------------------------------------------------------------- lenses by the types they lead between
-
-
 class LensNetwork:
-    """The lenses that are known, and the ways over them.
+    """Registered lenses, and paths over several of them.
 
-    Between two types there is at most one lens. A lens from a class also serves its subclasses.
+    There is at most one lens between two types. A lens from a class also applies to its subclasses.
 
-    Example:
+    Examples:
         >>> network = LensNetwork()
         >>> network.register(Lens(str, source=int, view=str))
         <Lens str: int -> str>
@@ -477,17 +459,17 @@ class LensNetwork:
         self._lock = threading.Lock()
 
     def register(self, lens: Lens[S, V], *, replace: bool = False) -> Lens[S, V]:
-        """Make a lens known.
+        """Register a lens.
 
-        The same function, defined again, as when a notebook's cell is run twice, takes its own place.
+        A function that is defined again, as when a notebook cell is run twice, replaces itself.
 
         Raises:
-            LensError: There is another lens between the two types, and ``replace`` is false.
+            LensError: Another lens is registered between the two types, and ``replace`` is false.
         """
         pair = (lens.source_type, lens.view_type)
         with self._lock:
             former = self._lenses.get(pair)
-            if former is not None and not replace and _origin(former) != _origin(lens):
+            if former is not None and not replace and _definition(former) != _definition(lens):
                 raise LensError(
                     "there is a lens between these types already", found=repr(former), hint="pass replace=True"
                 )
@@ -495,32 +477,32 @@ class LensNetwork:
         return lens
 
     def lenses(self) -> tuple[Lens[Any, Any], ...]:
-        """All that are known, in the order they were registered."""
+        """Return all lenses in the order of their registration."""
         return tuple(self._lenses.values())
 
     def find(self, source: type[S], view: type[V]) -> Lens[S, V]:
-        """The lens from one type to another: a registered one, or the shortest way over several.
+        """Return the lens from one type to another: a registered one, or the shortest path over several.
 
-        A type is seen as itself, or as a class it inherits from, without any lens, and a `DictSample` as any packable
-        class, unless a lens says otherwise.
+        No registered lens is needed from a type to itself or to a class that it inherits from, and from `DictSample` to
+        any packable class.
 
         Raises:
-            LensNotFoundError: No way leads there; the message lists the registered lenses.
-            LensError: Several ways are equally short; the message lists them.
+            LensNotFoundError: No path exists; the message lists the registered lenses.
+            LensError: Several paths have the shortest length; the message lists them.
         """
         if source is view:
-            return Lens(itself, put_itself, source=source, view=view)
-        ways = self._shortest(source, view)
-        if len(ways) > 1:
-            shown = "; ".join(" | ".join(lens.name for lens in way) for way in ways)
+            return Lens(_return_sample, _return_view, source=source, view=view)
+        paths = self._shortest_paths(source, view)
+        if len(paths) > 1:
+            shown = "; ".join(" | ".join(lens.name for lens in path) for path in paths)
             raise LensError(
-                f"several ways lead from {_shown(source)} to {_shown(view)}",
+                f"several ways lead from {_format_type(source)} to {_format_type(view)}",
                 expected="one shortest way",
                 found=shown,
                 hint="register a lens between the two, or compose the one you mean",
             )
-        if ways:
-            return reduce(lambda one, two: one | two, ways[0])
+        if paths:
+            return reduce(operator.or_, paths[0])
         return self._without_lens(source, view)
 
     def __repr__(self) -> str:
@@ -528,81 +510,82 @@ class LensNetwork:
 
     def _without_lens(self, source: type[S], view: type[V]) -> Lens[S, V]:
         if issubclass(source, view):
-            upward: type[Any] = source  # without a put: a base's sample is not one of the subclass
-            return Lens(itself, source=upward, view=view)
+            subclass: type[Any] = source  # without a put: an instance of the base is not one of the subclass
+            return Lens(_return_sample, source=subclass, view=view)
         if issubclass(source, DictSample) and is_record(view):
             return _as_class(source, view)
         known = ", ".join(map(repr, self.lenses())) or "none"
         raise LensNotFoundError(
-            f"no lens leads from {_shown(source)} to {_shown(view)}",
+            f"no lens leads from {_format_type(source)} to {_format_type(view)}",
             found=f"registered: {known}",
             hint=self._twin_hint(source)
             or "define one with @shoal.lens, or copy fields by name: as_type(V, lens=structural_lens(S, V))",
         )
 
     def _twin_hint(self, source: type) -> str | None:
-        """Data opened without a type has a class made from its schema: alike, but not the one that lenses know."""
+        """Return a hint if a lens takes a class with the same fields: the class was then made from the schema."""
         if not is_record(source):
             return None
         kinds = [lens.source_type for lens in self.lenses() if is_record(lens.source_type)]
-        if source in kinds:  # it is the one that lenses know
+        if source in kinds:
             return None
         twin = next((kind for kind in kinds if schema_of(kind).fields == schema_of(source).fields), None)
-        name = _shown(twin)
+        name = _format_type(twin)
         return (
             None if twin is None else f"lenses know {name}, which has the same fields: open the data as Dataset[{name}]"
         )
 
-    def _shortest(self, source: Any, view: Any) -> list[list[Lens[Any, Any]]]:
-        """All ways of the smallest number of lenses, found level by level."""
+    def _shortest_paths(self, source: Any, view: Any) -> list[list[Lens[Any, Any]]]:
+        """Return all paths with the smallest number of lenses, by breadth-first search."""
         seen = {source}
         level: list[tuple[Any, list[Lens[Any, Any]]]] = [(source, [])]
         while level:
-            onward = [(lens.view_type, [*way, lens]) for kind, way in level for lens in self._from(kind)]
-            arrived = [way for kind, way in onward if kind is view]
-            if arrived:
-                return arrived
-            level = [(kind, way) for kind, way in onward if kind not in seen]
+            extended = [(lens.view_type, [*path, lens]) for kind, path in level for lens in self._lenses_from(kind)]
+            complete = [path for kind, path in extended if kind is view]
+            if complete:
+                return complete
+            level = [(kind, path) for kind, path in extended if kind not in seen]
             seen |= {kind for kind, _ in level}
         return []
 
-    def _from(self, kind: Any) -> Iterator[Lens[Any, Any]]:
-        """The lenses that take a type: for each view, that of the class itself before those of its bases."""
+    def _lenses_from(self, kind: Any) -> Iterator[Lens[Any, Any]]:
+        """Yield the lenses that take a type: for each view, that of the class itself before those of its bases."""
         bases = kind.__mro__ if isinstance(kind, type) else (kind,)
-        known = self.lenses()
-        taken: set[Any] = set()
+        lenses = self.lenses()
+        views: set[Any] = set()
         for base in bases:
-            for lens in known:
-                if lens.source_type is base and lens.view_type not in taken:
-                    taken.add(lens.view_type)
+            for lens in lenses:
+                if lens.source_type is base and lens.view_type not in views:
+                    views.add(lens.view_type)
                     yield lens
 
 
 def _as_class(source: type[S], view: type[V]) -> Lens[S, V]:
-    """Data without a class as a class of the user's, field by field."""
+    """Return the lens that reads data without a class as a class, field by field."""
     read: Any = plan_of(view).from_data
-    made: Lens[S, V] = Lens(read, source=source, view=view)
-    made._recipe = _as_class, (source, view)  # noqa: SLF001 - one package
-    return made
+    lens: Lens[S, V] = Lens(read, source=source, view=view)
+    lens._recipe = _as_class, (source, view)  # noqa: SLF001
+    return lens
 
 
-def _origin(lens: Lens[Any, Any]) -> object:
-    get = lens._get  # noqa: SLF001 - one package
-    place = (getattr(get, "__module__", None), getattr(get, "__qualname__", None))
-    return lens if None in place or "<lambda>" in str(place[1]) else place
+def _definition(lens: Lens[Any, Any]) -> object:
+    """Return the module and name of a lens's function, or the lens itself if it has none."""
+    get = lens._get  # noqa: SLF001
+    location = (getattr(get, "__module__", None), getattr(get, "__qualname__", None))
+    return lens if None in location or "<lambda>" in str(location[1]) else location
 
 
-_default = LensNetwork()
+_default_network = LensNetwork()
 
 
 def default_network() -> LensNetwork:
-    """The network that `lens` registers in and datasets look in.
+    """Return the network that `lens` registers in, and that datasets use.
 
-    Example:
+    Examples:
         >>> default_network() is default_network()
         True
     """
-    return _default
+    return _default_network
 
 
 @overload
@@ -622,15 +605,15 @@ def lens(
     """Make a lens of an annotated function ``S -> V``, and register it.
 
     Args:
-        get: The function, where no options are given.
-        network: Where to register it; the default network where left out.
-        replace: Take the place of another lens between the two types.
-        register: Whether to register it at all.
+        get: The function, if the decorator is used without options.
+        network: The network to register it in; the default network if None.
+        replace: Whether to replace another lens between the two types.
+        register: Whether to register it.
 
     Raises:
-        LensError: The annotations do not say the types, or there is another lens between them.
+        LensError: The types are not annotated, or another lens is registered between them.
 
-    Example:
+    Examples:
         >>> from shoal.sample import packable
         >>> @packable
         ... class Full:
@@ -648,9 +631,10 @@ def lens(
     frame = sys._getframe(1)  # noqa: SLF001 - where the names in the annotations are
 
     def decorate(get: Callable[[Any], Any]) -> Lens[Any, Any]:
-        made: Lens[Any, Any] = lens_of(get, frame)
+        source, view = _annotated_types(get, frame)
+        new_lens: Lens[Any, Any] = Lens(get, source=source, view=view)
         if register:
-            (network or _default).register(made, replace=replace)
-        return made
+            (network or _default_network).register(new_lens, replace=replace)
+        return new_lens
 
     return decorate if get is None else decorate(get)

@@ -1,4 +1,4 @@
-"""`@packable` and `PackableSample`, the keys of samples, and their equality."""
+"""`@packable` and `PackableSample`, `pack` and `unpack`, unique keys, and the equality of samples."""
 
 from __future__ import annotations
 
@@ -17,52 +17,52 @@ from typing import Any, ClassVar, Self, TypeVar, dataclass_transform, overload
 import msgspec
 import numpy as np
 
-from shoal.codec import Buffer
+from shoal.codec._codec import Buffer
 from shoal.errors import SchemaError
-from shoal.schema import Schema
+from shoal.schema._schema import Schema
 
 from ._annotations import OPTIONS, Options, is_record, read_record, schema_of
-from ._serializer import plan_of, stored
+from ._serializer import plan_of, stored_value
 from ._stored_values import Encoded
 
 __all__ = ["PackableSample", "as_wds", "pack", "packable", "same", "unique_key", "unpack"]
 
 T = TypeVar("T")
-_lock = threading.Lock()
-_last = 0
-_HASHED = ("str", "int", "bool", "bytes")
+_key_lock = threading.Lock()
+_last_stamp = 0
+_HASHED_TYPES = ("str", "int", "bool", "bytes")
 
 
 def unique_key() -> str:
-    """A key that no other call gives, in this process or any other: a UUID of version 7 (RFC 9562).
+    """Return a key that is unique across processes and machines: a UUID of version 7 (RFC 9562).
 
-    Keys sort by the time they were made; within one process, strictly. The other 62 bits come from the system's source
-    of randomness at each call, so processes forked from one another do not repeat each other's.
+    Keys sort by creation time; within one process, strictly. 62 bits come from the system's source of randomness at
+    each call, so that forked processes do not repeat each other's keys.
 
-    Example:
+    Examples:
         >>> first, second = unique_key(), unique_key()
         >>> first < second, len(first), "." in first
         (True, 36, False)
     """
-    global _last  # noqa: PLW0603 - the one thing that has to be remembered between calls
-    with _lock:
+    global _last_stamp  # noqa: PLW0603 - keys must increase from call to call
+    with _key_lock:
         # In steps of 1/4096 ms: 48 bits of milliseconds, 12 bits of fraction.
-        _last = max(_last + 1, time.time_ns() * 4096 // 1_000_000)
-        stamp = _last
-    chance = int.from_bytes(os.urandom(8), "big") >> 2 | 1 << 63  # 0b10, the variant, and 62 bits
-    text = f"{stamp >> 12:012x}7{stamp & 0xFFF:03x}{chance:016x}"
+        _last_stamp = max(_last_stamp + 1, time.time_ns() * 4096 // 1_000_000)
+        stamp = _last_stamp
+    random_bits = int.from_bytes(os.urandom(8), "big") >> 2 | 1 << 63  # 0b10, the variant, and 62 bits
+    text = f"{stamp >> 12:012x}7{stamp & 0xFFF:03x}{random_bits:016x}"
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 def pack(sample: Any) -> bytes:
-    r"""The bytes of a sample: one MessagePack map in field order, arrays as ``.npy``.
+    r"""Encode a sample as one MessagePack map in field order, arrays as ``.npy``.
 
-    Takes samples of packable classes, dataclasses, msgspec Structs and pydantic models.
+    Takes instances of packable classes, dataclasses, msgspec Structs and pydantic models.
 
     Raises:
-        SchemaMismatchError: A field's value does not fit its type; ``field`` is the path. Nothing was written.
+        SchemaMismatchError: A field's value does not fit its type; ``field`` is the path.
 
-    Example:
+    Examples:
         >>> @packable
         ... class Labelled:
         ...     label: str
@@ -74,13 +74,13 @@ def pack(sample: Any) -> bytes:
 
 
 def unpack(cls: type[T], data: Buffer, *, writable: bool = False) -> T:
-    """The sample in a payload, as ``cls``. Arrays are read-only views of ``data`` unless ``writable``.
+    """Decode a payload to a sample of ``cls``. Arrays are read-only views of ``data`` unless ``writable``.
 
     Raises:
         SchemaMismatchError: The data does not fit the class; ``field`` is the path.
         DecodeError: The data is not MessagePack, or an array or file in it is damaged.
 
-    Example:
+    Examples:
         >>> from dataclasses import dataclass
         >>> @dataclass
         ... class Point:
@@ -94,9 +94,9 @@ def unpack(cls: type[T], data: Buffer, *, writable: bool = False) -> T:
 
 
 def as_wds(sample: Any) -> dict[str, Any]:
-    """The sample as a dict of members, as WebDataset writers take them, under a key that is unique everywhere.
+    """Return the sample as a dict of fields, as WebDataset writers take it, with a new unique key.
 
-    Example:
+    Examples:
         >>> from dataclasses import dataclass
         >>> @dataclass
         ... class Point:
@@ -108,14 +108,14 @@ def as_wds(sample: Any) -> dict[str, Any]:
 
 
 class _SchemaAttribute:
-    """``cls.__schema__``: made when first asked for, so that annotations may name classes that come later."""
+    """``cls.__schema__``: computed when first read, so that annotations may name classes defined later."""
 
     def __get__(self, sample: object, owner: type) -> Schema:
         return schema_of(owner)
 
 
 class _Methods:
-    """What `packable` adds to a class."""
+    """The methods that `packable` adds to a class."""
 
     __schema__: ClassVar[_SchemaAttribute] = _SchemaAttribute()
 
@@ -131,15 +131,15 @@ class _Methods:
 
     @classmethod
     def from_bytes(cls, data: Buffer, *, writable: bool = False) -> Self:
-        """The sample in a payload; see `unpack`."""
+        """Return the sample in a payload; see `unpack`."""
         sample: Self = plan_of(cls, writable).unpack(data)
         return sample
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Self:
-        """The sample made of values by field name, or of their plain forms, such as ISO text for a datetime.
+        """Return the sample with these values by field name, or their plain forms, such as ISO strings of datetimes.
 
-        Names that the class does not have are passed over, as in stored data.
+        Names that the class does not have are ignored, as in stored data.
         """
         sample: Self = plan_of(cls).from_data(data)
         return sample
@@ -148,30 +148,30 @@ class _Methods:
 def _equal(self: Any, other: object) -> Any:
     if type(self) is not type(other):
         return NotImplemented
-    return all(_same_field(self, other, member.name) for member in read_record(type(self)).members)
+    return all(_fields_equal(self, other, member.name) for member in read_record(type(self)).members)
 
 
-def _same_field(one: Any, two: Any, name: str) -> bool:
-    held, other = stored(one, name), stored(two, name)
-    if isinstance(held, Encoded) and isinstance(other, Encoded) and held == other:
-        return True  # the same file, which need not be decoded for that
-    return same(getattr(one, name), getattr(two, name))
+def _fields_equal(left: Any, right: Any, name: str) -> bool:
+    left_stored, right_stored = stored_value(left, name), stored_value(right, name)
+    if isinstance(left_stored, Encoded) and isinstance(right_stored, Encoded) and left_stored == right_stored:
+        return True  # the same file, compared without decoding it
+    return same(getattr(left, name), getattr(right, name))
 
 
 def _hash(self: Any) -> int:
-    # Only fields whose equality and hash agree whatever they hold; arrays have no hash.
+    # Only fields of types whose equality and hash always agree; arrays have no hash.
     members = read_record(type(self)).members
-    return hash((type(self), *(getattr(self, m.name) for m in members if str(m.node.type) in _HASHED)))
+    return hash((type(self), *(getattr(self, m.name) for m in members if str(m.node.type) in _HASHED_TYPES)))
 
 
 @dataclass_transform(field_specifiers=(dataclasses.field,))
 class PackableSample(_Methods):
-    """The same as `packable`, as a base class, for those whose type checker should know the methods.
+    """Base class with the effect of `packable`, whose methods type checkers know.
 
-    A type checker cannot see what a decorator adds, but does see what a class inherits. Options are given with the
-    class: ``class Sample(PackableSample, version="1.1.0", frozen=True)``.
+    A type checker does not see methods that a decorator adds, but those that a class inherits. Options are keywords of
+    the class: ``class Sample(PackableSample, version="1.1.0", frozen=True)``.
 
-    Example:
+    Examples:
         >>> class Labelled(PackableSample):
         ...     label: str
         >>> Labelled.from_bytes(Labelled("cat").packed)
@@ -188,7 +188,7 @@ class PackableSample(_Methods):
         **others: Any,
     ) -> None:
         super().__init_subclass__(**others)
-        _make(cls, Options(version, _tuples(aliases), _names(sys._getframe(1))), frozen, kw_only)  # noqa: SLF001
+        _make_packable(cls, Options(version, _as_tuples(aliases), _visible_names(sys._getframe(1))), frozen, kw_only)  # noqa: SLF001
 
 
 @overload
@@ -217,16 +217,16 @@ def packable(
     ``as_wds``, ``from_bytes``, ``from_data`` and ``__schema__``, and an equality that works with arrays.
 
     Args:
-        cls: The class, where no options are given.
+        cls: The class, if the decorator is used without options.
         version: ``MAJOR.MINOR.PATCH`` of the schema.
-        aliases: Names that older data has for a field, as ``{"label": "category"}`` or with a tuple of names.
+        aliases: Former names of fields in older data, as ``{"label": "category"}`` or with a tuple of names.
         frozen: As for a dataclass; a frozen sample has a hash.
         kw_only: As for a dataclass.
 
     Raises:
-        SchemaError: A field has a type that is not stored.
+        SchemaError: A field has a type that cannot be stored.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from numpy.typing import NDArray
         >>> @packable
@@ -239,47 +239,47 @@ def packable(
         >>> print(ImageSample.__schema__)
         ImageSample@1.0.0(image: array[float32], label: str)
     """
-    options = Options(version, _tuples(aliases), _names(sys._getframe(1)))  # noqa: SLF001
+    options = Options(version, _as_tuples(aliases), _visible_names(sys._getframe(1)))  # noqa: SLF001
 
     def decorate(cls: type[Any]) -> type[Any]:
-        return _make(cls, options, frozen, kw_only)
+        return _make_packable(cls, options, frozen, kw_only)
 
     return decorate if cls is None else decorate(cls)
 
 
-def _tuples(aliases: Mapping[str, str | tuple[str, ...]] | None) -> dict[str, tuple[str, ...]]:
+def _as_tuples(aliases: Mapping[str, str | tuple[str, ...]] | None) -> dict[str, tuple[str, ...]]:
     items = (aliases or {}).items()
     return {name: (former,) if isinstance(former, str) else tuple(former) for name, former in items}
 
 
-def _names(frame: types.FrameType) -> Mapping[str, Any]:
-    """What a class may name in its annotations, beyond what its module has: names of the function around it."""
+def _visible_names(frame: types.FrameType) -> Mapping[str, Any]:
+    """Return the names that a class's annotations may use: those of its module and of the enclosing function."""
     if frame.f_locals is frame.f_globals:
         return frame.f_globals
     return ChainMap(dict(frame.f_locals), frame.f_globals)
 
 
-def _make(cls: type[Any], options: Options, frozen: bool, kw_only: bool) -> type[Any]:
+def _make_packable(cls: type[Any], options: Options, frozen: bool, kw_only: bool) -> type[Any]:
     plain = "__dataclass_fields__" not in cls.__dict__ and not _is_foreign(cls)
     if (frozen or kw_only) and not plain:
         raise SchemaError("this class has its constructor already", found=cls.__qualname__, hint="set its own options")
-    own_equality = "__eq__" in cls.__dict__ and (plain or not _is_generated(cls.__dict__["__eq__"]))
+    has_own_equality = "__eq__" in cls.__dict__ and (plain or not _is_generated(cls.__dict__["__eq__"]))
     if plain:
         _evaluate_annotations(cls, options)
         cls = dataclasses.dataclass(eq=False, frozen=frozen, kw_only=kw_only)(cls)
     setattr(cls, OPTIONS, options)
     _add_methods(cls)
-    if dataclasses.is_dataclass(cls) and not own_equality:
-        frozen = getattr(cls, "__dataclass_params__").frozen  # noqa: B009 - no type says that it is there
+    if dataclasses.is_dataclass(cls) and not has_own_equality:
+        frozen = getattr(cls, "__dataclass_params__").frozen  # noqa: B009 - not in the stubs
         type.__setattr__(cls, "__eq__", _equal)
         if cls.__dict__.get("__hash__") is None or not plain:
             type.__setattr__(cls, "__hash__", _hash if frozen else None)
-    _prepare(cls)
+    _check_annotations(cls)
     return cls
 
 
 def _evaluate_annotations(cls: type[Any], options: Options) -> None:
-    """Of code that is in no module, as run by ``exec``: dataclasses would look for the module of text annotations."""
+    """Evaluate the annotations of a class outside any module (``exec``), which dataclasses cannot resolve."""
     if cls.__module__ not in sys.modules:
         hints = typing.get_type_hints(cls, localns=options.names, include_extras=True)
         cls.__annotations__ = {name: hints[name] for name in inspect.get_annotations(cls)}
@@ -291,7 +291,7 @@ def _is_foreign(cls: type[Any]) -> bool:
 
 def _is_generated(method: Any) -> bool:
     code = getattr(method, "__code__", None)
-    return code is not None and code.co_filename == "<string>"  # made by dataclasses, not written by anyone
+    return code is not None and code.co_filename == "<string>"  # compiled by dataclasses
 
 
 def _add_methods(cls: type[Any]) -> None:
@@ -302,8 +302,8 @@ def _add_methods(cls: type[Any]) -> None:
             setattr(cls, name, _Methods.__dict__[name])
 
 
-def _prepare(cls: type[Any]) -> None:
-    """Find mistakes at the class and not at its first sample, unless an annotation names what comes later."""
+def _check_annotations(cls: type[Any]) -> None:
+    """Raise errors in annotations now instead of at the first sample, unless one names a class defined later."""
     try:
         read_record(cls)
     except SchemaError as error:
@@ -312,12 +312,11 @@ def _prepare(cls: type[Any]) -> None:
 
 
 def same(one: Any, two: Any) -> bool:
-    """Whether two values are equal, arrays and what holds arrays included.
+    """Whether two values are equal, including arrays and containers of arrays.
 
-    Arrays are equal when dtype, shape and bytes are. Numbers, text and the rest are equal as Python says, but for NaN,
-    which is equal to itself.
+    Arrays are equal if dtype, shape and bytes are. Other values are compared by ``==``, except that NaN equals NaN.
 
-    Example:
+    Examples:
         >>> same({"x": np.array([1.0, np.nan])}, {"x": np.array([1.0, np.nan])})
         True
         >>> same(np.zeros(3), np.zeros(3, np.float32))
@@ -326,7 +325,7 @@ def same(one: Any, two: Any) -> bool:
     if one is two:
         return True
     if isinstance(one, np.ndarray) or isinstance(two, np.ndarray):
-        return isinstance(one, np.ndarray) and isinstance(two, np.ndarray) and _same_array(one, two)
+        return isinstance(one, np.ndarray) and isinstance(two, np.ndarray) and _arrays_equal(one, two)
     if isinstance(one, list | tuple) and isinstance(two, list | tuple):
         alike = isinstance(one, tuple) == isinstance(two, tuple) and len(one) == len(two)
         return alike and all(map(same, one, two))
@@ -337,5 +336,5 @@ def same(one: Any, two: Any) -> bool:
     return bool(one == two)
 
 
-def _same_array(one: np.ndarray[Any, Any], two: np.ndarray[Any, Any]) -> bool:
+def _arrays_equal(one: np.ndarray[Any, Any], two: np.ndarray[Any, Any]) -> bool:
     return one.dtype == two.dtype and one.shape == two.shape and one.tobytes() == two.tobytes()

@@ -1,4 +1,4 @@
-"""Where the fields lie in a payload, found without decoding them: for batches that are gathered, not decoded."""
+"""The byte ranges of fields and arrays in a payload, without decoding it: for batches assembled by copying bytes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shoal.codec import Buffer
+from shoal.codec._codec import Buffer
 from shoal.errors import DecodeError
 
 from ._stored_values import NPY_MAGIC, decode_array, read_compact
@@ -15,10 +15,10 @@ __all__ = ["ArraySpan", "Span", "array_span", "field_spans"]
 
 
 class Span(NamedTuple):
-    """One field's value in a payload.
+    """The byte range of one field's value in a payload.
 
-    ``payload[start:stop]`` is the whole MessagePack value. ``content`` is where it goes on after its header: text and
-    bytes are ``payload[content:stop]``, a number's big-endian bytes are ``payload[content:stop]``.
+    ``payload[start:stop]`` is the MessagePack value. ``content`` is where its header ends: the bytes of a str or bytes
+    value, or the big-endian bytes of a number, are ``payload[content:stop]``.
     """
 
     start: int
@@ -28,7 +28,7 @@ class Span(NamedTuple):
 
 
 class ArraySpan(NamedTuple):
-    """An array in a payload: its numbers are ``payload[offset : offset + nbytes]``, in ``order`` C or F."""
+    """The byte range of an array in a payload: ``payload[offset : offset + nbytes]``, in ``order`` C or F."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -38,12 +38,12 @@ class ArraySpan(NamedTuple):
 
 
 def field_spans(payload: Buffer) -> dict[str, Span]:
-    """Where each field's value lies in a payload, in the payload's order.
+    """Return the byte range of each field's value in a payload, in the payload's order.
 
     Raises:
-        DecodeError: The payload is not one MessagePack map with text for keys, or ends too soon.
+        DecodeError: The payload is not one MessagePack map with str keys, or is truncated.
 
-    Example:
+    Examples:
         >>> import msgspec
         >>> payload = msgspec.msgpack.encode({"label": "cat", "score": 0.5})
         >>> spans = field_spans(payload)
@@ -53,42 +53,42 @@ def field_spans(payload: Buffer) -> dict[str, Span]:
         Span(start=17, stop=26, content=18, kind='float')
     """
     try:
-        return _spans(payload)
+        return _read_spans(payload)
     except (IndexError, UnicodeDecodeError) as error:
         raise DecodeError("the sample is not a MessagePack map", found=error) from error
 
 
-def _spans(payload: Buffer) -> dict[str, Span]:
-    count, at = _map_header(payload)
+def _read_spans(payload: Buffer) -> dict[str, Span]:
+    count, position = _read_map_header(payload)
     size = len(payload)
     spans: dict[str, Span] = {}
     for _ in range(count):
-        kind, content, stop = _value(payload, at)
+        kind, content, stop = _read_value(payload, position)
         if kind != "str" or stop > size:
-            raise DecodeError("a key of the sample is not text", found=kind, offset=at)
+            raise DecodeError("a key of the sample is not text", found=kind, offset=position)
         name = str(payload[content:stop], "utf-8")
-        kind, content, end = _value(payload, stop)
+        kind, content, end = _read_value(payload, stop)
         if end > size:
             raise DecodeError("the sample ends too soon", expected=end, found=size, field=name)
         spans[name] = Span(stop, end, content, kind)
-        at = end
-    if at != size:
-        raise DecodeError("something follows the sample", expected=at, found=size, offset=at)
+        position = end
+    if position != size:
+        raise DecodeError("something follows the sample", expected=position, found=size, offset=position)
     return spans
 
 
 def array_span(payload: Buffer, span: Span) -> ArraySpan:
-    """Where an array's numbers lie in a payload, for a span whose kind is ``bytes``.
+    """Return the byte range of an array's numbers in a payload, for a span whose kind is ``bytes``.
 
     Raises:
         DecodeError: The field is not an array.
 
-    Example:
+    Examples:
         >>> import msgspec, numpy as np
         >>> from shoal.codec import encode
         >>> payload = msgspec.msgpack.encode({"x": encode("npy", np.arange(3, dtype=np.int16))})
-        >>> found = array_span(payload, field_spans(payload)["x"])
-        >>> found.dtype, found.shape, np.frombuffer(payload, found.dtype, 3, found.offset).tolist()
+        >>> array = array_span(payload, field_spans(payload)["x"])
+        >>> array.dtype, array.shape, np.frombuffer(payload, array.dtype, 3, array.offset).tolist()
         (dtype('int16'), (3,), [0, 1, 2])
     """
     if span.kind != "bytes":
@@ -102,7 +102,7 @@ def array_span(payload: Buffer, span: Span) -> ArraySpan:
     return ArraySpan(array.dtype, array.shape, order, span.stop - array.nbytes, array.nbytes)
 
 
-def _map_header(payload: Buffer) -> tuple[int, int]:
+def _read_map_header(payload: Buffer) -> tuple[int, int]:
     first = payload[0]
     if first >> 4 == 0x8:
         return first & 0xF, 1
@@ -112,15 +112,15 @@ def _map_header(payload: Buffer) -> tuple[int, int]:
     return int.from_bytes(payload[1 : 1 + width], "big"), 1 + width
 
 
-# By first byte: kind, and how many bytes of content follow.
-_FIXED: dict[int, tuple[str, int]] = {
+# By first byte: kind, and the number of bytes of content.
+_FIXED_SIZE: dict[int, tuple[str, int]] = {
     0xC0: ("nil", 0), 0xC2: ("bool", 0), 0xC3: ("bool", 0), 0xCA: ("float", 4), 0xCB: ("float", 8),
     **{0xCC + n: ("int", 1 << n) for n in range(4)}, **{0xD0 + n: ("int", 1 << n) for n in range(4)},
     **{0xD4 + n: ("ext", 1 + (1 << n)) for n in range(5)},
 }  # fmt: skip
-# By first byte: kind, how many bytes tell the size, how many more there are, and for containers how many values each
-# step of the size stands for.
-_SIZED: dict[int, tuple[str, int, int, int]] = {
+# By first byte: kind, number of bytes of the size, number of bytes after the size (the type of an ext), and for
+# containers the number of values for each unit of the size.
+_VARIABLE_SIZE: dict[int, tuple[str, int, int, int]] = {
     0xC4: ("bytes", 1, 0, 0), 0xC5: ("bytes", 2, 0, 0), 0xC6: ("bytes", 4, 0, 0),
     0xC7: ("ext", 1, 1, 0), 0xC8: ("ext", 2, 1, 0), 0xC9: ("ext", 4, 1, 0),
     0xD9: ("str", 1, 0, 0), 0xDA: ("str", 2, 0, 0), 0xDB: ("str", 4, 0, 0),
@@ -128,31 +128,31 @@ _SIZED: dict[int, tuple[str, int, int, int]] = {
 }  # fmt: skip
 
 
-def _value(payload: Buffer, at: int) -> tuple[str, int, int]:
-    """Kind, content and stop of the value that starts at a byte."""
-    kind, content, stop, waiting = _head(payload, at)
-    while waiting:  # a loop and not a recursion: hostile data may be nested as deeply as it is long
-        _, _, stop, more = _head(payload, stop)
+def _read_value(payload: Buffer, position: int) -> tuple[str, int, int]:
+    """Return kind, content and stop of the value that starts at a position."""
+    kind, content, stop, waiting = _read_head(payload, position)
+    while waiting:  # a loop and not a recursion, because hostile data may be nested very deeply
+        _, _, stop, more = _read_head(payload, stop)
         waiting += more - 1
     return kind, content, stop
 
 
-def _head(payload: Buffer, at: int) -> tuple[str, int, int, int]:
-    """Kind, content and stop of what starts at a byte, and how many values follow that belong to it."""
-    first = payload[at]
-    after = at + 1
+def _read_head(payload: Buffer, position: int) -> tuple[str, int, int, int]:
+    """Return kind, content and stop of the value at a position, and for a container the number of its values."""
+    first = payload[position]
+    after = position + 1
     if 0xA0 <= first < 0xC0:
         return "str", after, after + (first & 0x1F), 0
     if first < 0x80 or first >= 0xE0:
-        return "int", at, after, 0
+        return "int", position, after, 0
     if first < 0xA0:
         return ("list", after, after, first & 0xF) if first >= 0x90 else ("map", after, after, 2 * (first & 0xF))
-    fixed = _FIXED.get(first)
+    fixed = _FIXED_SIZE.get(first)
     if fixed:
         return fixed[0], after, after + fixed[1], 0
-    if first not in _SIZED:
-        raise DecodeError("this is not MessagePack", found=f"byte {first:#04x}", offset=at)
-    kind, width, extra, times = _SIZED[first]
+    if first not in _VARIABLE_SIZE:
+        raise DecodeError("this is not MessagePack", found=f"byte {first:#04x}", offset=position)
+    kind, width, extra, times = _VARIABLE_SIZE[first]
     content = after + width
     size = int.from_bytes(payload[after:content], "big")
     return (kind, content, content, size * times) if times else (kind, content, content + extra + size, 0)

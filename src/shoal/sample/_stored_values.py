@@ -1,4 +1,4 @@
-"""Arrays, images and audio as they are stored in a payload."""
+"""Arrays, images and audio as stored in a payload, and the error of a value that does not fit, with the path to it."""
 
 from __future__ import annotations
 
@@ -10,20 +10,14 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from shoal.codec import (
-    Buffer,
-    Decoder,
-    array_view,
-    codec_for,
-    decode_npy,
-    decode_spec,
-    decoders,
-    encode,
-)
+from shoal._typing import AnyArray
+from shoal.codec._arrays import array_view, decode_npy
+from shoal.codec._codec import Buffer, Decoder
+from shoal.codec._dispatch import decode_spec, decoders, encode
+from shoal.codec._registry import codec_for
 from shoal.errors import CodecError, DecodeError, EncodeError, SchemaError, SchemaMismatchError, ShoalError
-from shoal.schema import Audio, Image
+from shoal.schema._types import Audio, Image
 
 __all__ = [
     "NPY_MAGIC",
@@ -33,34 +27,94 @@ __all__ = [
     "array_or_bytes",
     "array_reader",
     "array_writer",
+    "convert_at",
+    "convert_entries",
+    "convert_items",
     "decode_array",
-    "decode_media",
-    "each",
-    "found_type",
-    "keyed",
-    "media_to_wire",
-    "mismatch",
-    "placed",
+    "describe_type",
+    "media_decoder",
+    "media_encoder",
+    "mismatch_error",
     "read_compact",
-    "rooted",
+    "strip_path",
 ]
 
-Array = npt.NDArray[Any]
 
-
-# --------------------------------------------------------------------------------------------------- arrays on the wire
-
-
+BYTES_TYPES = (bytes, bytearray, memoryview)
 NPY_MAGIC = b"\x93NUMPY"
 _MAX_DIMENSIONS = 64
-_MAX_DTYPE = 32  # the longest name of a dtype that is looked for in bytes of unknown meaning
-_MAX_HEADER = 4096  # longer ones are not remembered
-_BUFFERED = "biufc"  # the kinds that offer their bytes as they are
-_DTYPE = re.compile(rb"[<>|=][biufcmMSUV?]\d*(?:\[[\w/]+\])?")
+_MAX_DTYPE_BYTES = 32  # maximum length of a dtype's name in bytes that may or may not be an array
+_MAX_CACHED_HEADER_BYTES = 4096
+_BUFFER_KINDS = "biufc"  # the kinds of dtypes that support the buffer protocol
+_DTYPE_PATTERN = re.compile(rb"[<>|=][biufcmMSUV?]\d*(?:\[[\w/]+\])?")
+
+
+class ValueMismatch(Exception):  # noqa: N818 - never leaves the package; `mismatch_error` makes an error of it
+    """A value that does not fit its type. ``steps`` is the path to it, innermost first."""
+
+    def __init__(self, expected: str, found: str) -> None:
+        super().__init__(expected, found)
+        self.expected = expected
+        self.found = found
+        self.steps: list[str] = []
+
+
+def describe_type(value: Any) -> str:
+    """Return a value's type for messages; for an array with dtype and shape."""
+    if isinstance(value, np.ndarray):
+        return f"array[{value.dtype}, {value.shape}]"
+    return "None" if value is None else type(value).__qualname__
+
+
+def convert_items(convert: Callable[[Any], Any], values: Iterable[Any]) -> list[Any]:
+    """Convert every value; the path of one that does not fit contains its index."""
+    try:
+        return [convert(value) for value in values]
+    except (ValueMismatch, CodecError):
+        for number, value in enumerate(values):  # again and slower, to find the index
+            convert_at(convert, value, f"[{number}]")
+        raise
+
+
+def convert_entries(
+    key: Callable[[Any], Any], convert: Callable[[Any], Any], values: Mapping[Any, Any]
+) -> dict[Any, Any]:
+    """Convert every key and value of a map; the path of one that does not fit contains its key."""
+    try:
+        return {key(name): convert(value) for name, value in values.items()}
+    except (ValueMismatch, CodecError):
+        for name, value in values.items():
+            convert_at(key, name, f"[{name!r}]")
+            convert_at(convert, value, f"[{name!r}]")
+        raise
+
+
+def convert_at(convert: Callable[[Any], Any], value: Any, step: str) -> Any:
+    """Convert a value; if it does not fit, add ``step`` to the path in the error."""
+    try:
+        return convert(value)
+    except ValueMismatch as mismatch:
+        mismatch.steps.append(step)
+        raise
+    except CodecError as error:
+        error.field = f"{step}{error.field or ''}"
+        raise
+
+
+def strip_path(error: CodecError) -> CodecError:
+    """Remove the leading dot from a path that `convert_at` collected."""
+    error.field = (error.field or "").lstrip(".") or None
+    return error
+
+
+def mismatch_error(mismatch: ValueMismatch, problem: str) -> ShoalError:
+    """Return the public error for a mismatch."""
+    path = "".join(reversed(mismatch.steps)).lstrip(".")
+    return SchemaMismatchError(problem, expected=mismatch.expected, found=mismatch.found, field=path or None)
 
 
 class ArrayBytes(NamedTuple):
-    """Where an array's numbers lie within its bytes."""
+    """The header of an array in compact form; ``offset`` is where its numbers start."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -68,36 +122,36 @@ class ArrayBytes(NamedTuple):
 
 
 def decode_array(data: Buffer) -> np.ndarray[Any, Any]:
-    """The array in a field's bytes, ``.npy`` or compact, as a read-only view of them.
+    """Return the array in a field's bytes, ``.npy`` or compact, as a read-only view of them.
 
     Raises:
         DecodeError: The bytes are neither.
 
-    Example:
+    Examples:
         >>> decode_array(bytes.fromhex("033c693201020000000000000000000100"))
         array([0, 1], dtype=int16)
     """
     if data[:6] == NPY_MAGIC:
         return decode_npy(data)
-    found = read_compact(data)
-    return array_view(data, found.dtype, found.shape, found.offset)
+    header = read_compact(data)
+    return array_view(data, header.dtype, header.shape, header.offset)
 
 
-def array_reader(decode: Callable[[memoryview], Array]) -> Callable[[memoryview], Array]:
-    """``decode``, made quick for arrays that look like the one before: same header, same size.
+def array_reader(decode: Callable[[memoryview], AnyArray]) -> Callable[[memoryview], AnyArray]:
+    """Wrap ``decode`` so that it is fast for an array with the same header and size as the previous one.
 
-    Whatever ``decode`` refuses stays refused, because only what it took is remembered.
+    Only headers of arrays that ``decode`` accepted are cached, so the same arrays are rejected as without the cache.
     """
     last: tuple[bytes, int, tuple[int, ...], Any, Any] = (b"", -1, (), None, None)
 
-    def read(data: memoryview) -> Array:
-        nonlocal last  # one tuple, replaced as a whole, so threads see the old one or the new one
+    def read(data: memoryview) -> AnyArray:
+        nonlocal last  # replaced by one assignment, so that threads see either the old or the new tuple
         header, size, shape, dtype, order = last
         if len(data) == size and bytes(data[: len(header)]) == header:
             return np.ndarray(shape, dtype, data if data.readonly else data.toreadonly(), len(header), None, order)
         array = decode(data)
         start = len(data) - array.nbytes
-        if start <= _MAX_HEADER:
+        if start <= _MAX_CACHED_HEADER_BYTES:
             order = "C" if array.flags.c_contiguous else "F"
             last = (bytes(data[:start]), len(data), array.shape, array.dtype, order)
         return array
@@ -106,18 +160,18 @@ def array_reader(decode: Callable[[memoryview], Array]) -> Callable[[memoryview]
 
 
 def array_writer(encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
-    """``encode``, made quick for arrays that look like the one before: same dtype, same shape, in C order."""
+    """Wrap ``encode`` so that it is fast for an array of the same dtype and shape as the previous one, in C order."""
     last: tuple[Any, tuple[int, ...], bytes] = (None, (), b"")
 
     def write(value: Any) -> bytes:
         nonlocal last
         dtype, shape, header = last
         if value.__class__ is np.ndarray and value.dtype is dtype and value.shape == shape and value.flags.c_contiguous:
-            return b"".join((header, value))  # type: ignore[arg-type] # it offers its bytes
+            return b"".join((header, value))  # type: ignore[arg-type] # arrays support the buffer protocol
         data = encode(value)
         if (
             value.__class__ is np.ndarray
-            and value.dtype.kind in _BUFFERED
+            and value.dtype.kind in _BUFFER_KINDS
             and value.flags.c_contiguous
             and value.nbytes
         ):
@@ -128,14 +182,16 @@ def array_writer(encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
 
 
 def read_compact(data: Buffer) -> ArrayBytes:
-    """The header of atdata's compact form: ``u8 n | dtype.str | u8 ndim | ndim x int64 | the numbers, in C order``."""
+    """Read the header of atdata's compact form: ``u8 n | dtype.str | u8 ndim | ndim x int64 | numbers in C order``."""
     end = 1 + (data[0] if len(data) else 0)
     name = bytes(data[1:end])
     dimensions = data[end] if end < len(data) else -1
     offset = end + 1 + 8 * dimensions
-    if not _DTYPE.fullmatch(name) or not 0 <= dimensions <= _MAX_DIMENSIONS or offset > len(data):
-        raise DecodeError("these bytes are not an array", expected=".npy or atdata's compact form", found=_start(data))
-    dtype = _dtype(name)
+    if not _DTYPE_PATTERN.fullmatch(name) or not 0 <= dimensions <= _MAX_DIMENSIONS or offset > len(data):
+        raise DecodeError(
+            "these bytes are not an array", expected=".npy or atdata's compact form", found=_describe_start(data)
+        )
+    dtype = _parse_dtype(name)
     shape = tuple(int.from_bytes(data[at : at + 8], "little", signed=True) for at in range(end + 1, offset, 8))
     size = math.prod(shape) * dtype.itemsize
     if min(shape, default=0) < 0 or size != len(data) - offset:
@@ -143,20 +199,20 @@ def read_compact(data: Buffer) -> ArrayBytes:
     return ArrayBytes(dtype, shape, offset)
 
 
-def _dtype(name: bytes) -> np.dtype[Any]:
+def _parse_dtype(name: bytes) -> np.dtype[Any]:
     try:
         return np.dtype(name.decode("ascii"))
     except (TypeError, ValueError) as error:
         raise DecodeError("these bytes are not an array", expected="a NumPy dtype", found=name) from error
 
 
-def _start(data: Buffer) -> str:
+def _describe_start(data: Buffer) -> str:
     return f"{len(data)} bytes from {bytes(data[:8])!r}" if len(data) else "no bytes"
 
 
-def array_or_bytes(data: Buffer) -> Array | bytes:
-    """Bytes of unknown meaning: an array where they are exactly one, ``.npy`` or compact; else as they are."""
-    if data[:6] == NPY_MAGIC or (len(data) > 3 and 2 <= data[0] <= _MAX_DTYPE and data[1] in b"<>|="):
+def array_or_bytes(data: Buffer) -> AnyArray | bytes:
+    """Decode untyped bytes to an array if they are exactly one, ``.npy`` or compact; otherwise return bytes."""
+    if data[:6] == NPY_MAGIC or (len(data) > 3 and 2 <= data[0] <= _MAX_DTYPE_BYTES and data[1] in b"<>|="):
         try:
             return decode_array(data)
         except CodecError:
@@ -164,16 +220,10 @@ def array_or_bytes(data: Buffer) -> Array | bytes:
     return bytes(data)
 
 
-# ----------------------------------------------------------------------------------------- images and sounds in samples
-
-
-_BYTES = (bytes, bytearray, memoryview)
-
-
 class Encoded:
-    """A file's bytes, and the value they decode to once it was asked for.
+    """A file's bytes, and the value they decode to, once it has been read.
 
-    ``writable``: the decoded value takes the place of the bytes, so that changes to it are written.
+    ``writable``: the decoded value replaces the bytes, so that changes to it are written.
     """
 
     __slots__ = ("data", "value", "writable")
@@ -184,7 +234,7 @@ class Encoded:
         self.value: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Encoded, (bytes(self.data), self.writable)  # a view into a block does not travel
+        return Encoded, (bytes(self.data), self.writable)  # a view into a block cannot be pickled
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Encoded) and self.data == other.data
@@ -193,54 +243,54 @@ class Encoded:
         return hash(bytes(self.data))
 
 
-def decode_media(of: Image | Audio) -> Callable[[Buffer], Any]:
-    """The function that decodes files of this field. The content decides how, the declared format does not."""
-    kind = "image" if isinstance(of, Image) else "audio"
-    found = codec_for(of.format)
-    if found is None or found.kind != kind:
-        raise SchemaError(f"this is not a format for {kind}", found=of.format, hint="see shoal.codec")
-    form = "numpy" if kind == "image" else "audio"
+def media_decoder(media_type: Image | Audio) -> Callable[[Buffer], Any]:
+    """Return the function that decodes files of a field. Their format is detected; it may differ from that declared."""
+    media_kind = "image" if isinstance(media_type, Image) else "audio"
+    codec = codec_for(media_type.format)
+    if codec is None or codec.kind != media_kind:
+        raise SchemaError(f"this is not a format for {media_kind}", found=media_type.format, hint="see shoal.codec")
+    form = "numpy" if media_kind == "image" else "audio"
 
     def run(data: Buffer) -> Any:
-        # Looked up here and not before: a missing extra matters only to those who look at the field.
+        # Not looked up earlier: a missing extra must not matter unless the field is read.
         try:
-            return _decoder(of.format, form)(data)
+            return _format_decoder(media_type.format, form)(data)
         except CodecError as error:
-            error.field = None  # it says the format; the field of the sample is known further up
+            error.field = None  # the name of the format here; callers fill in the field of the sample
             raise
 
     return run
 
 
 @lru_cache(maxsize=64)
-def _decoder(name: str, form: str) -> Decoder:
+def _format_decoder(name: str, form: str) -> Decoder:
     return decoders(decode_spec(form), (name,))[name]
 
 
-def media_to_wire(of: Image | Audio) -> Callable[[Any], Buffer]:
-    """The function that gives the bytes to store: those of a file as they are, pixels and sounds encoded."""
+def media_encoder(media_type: Image | Audio) -> Callable[[Any], Buffer]:
+    """Return the function from a value to the bytes to store: files are kept, pixels and audio are encoded."""
 
     def run(value: Any) -> Buffer:
         if isinstance(value, Encoded):
             return value.data
-        if isinstance(value, _BYTES):
+        if isinstance(value, BYTES_TYPES):
             return value
         try:
-            return encode(of.format, value)
+            return encode(media_type.format, value)
         except EncodeError as error:
             raise ValueMismatch(
-                f"{of}: {error.expected}", f"{found_type(value)}: {error.found or error.problem}"
+                f"{media_type}: {error.expected}", f"{describe_type(value)}: {error.found or error.problem}"
             ) from error
 
     return run
 
 
 class MediaField:
-    """The attribute of an image or a sound: bytes are kept as they came, and decoded when the attribute is read."""
+    """Descriptor of an image or audio field: keeps a file's bytes, and decodes them when the attribute is read."""
 
-    def __init__(self, name: str, of: Image | Audio, default: Any) -> None:
+    def __init__(self, name: str, media_type: Image | Audio, default: Any) -> None:
         self.name = name
-        self.decode = decode_media(of)
+        self.decode = media_decoder(media_type)
         self.default = default
 
     def __get__(self, sample: Any, owner: type | None = None) -> Any:
@@ -249,98 +299,33 @@ class MediaField:
                 return self.default
             raise AttributeError(self.name)
         try:
-            held = sample.__dict__[self.name]
+            stored = sample.__dict__[self.name]
         except KeyError:
             raise AttributeError(self.name) from None
-        if type(held) is not Encoded:
-            if not isinstance(held, _BYTES):
-                return held
-            held = sample.__dict__[self.name] = Encoded(held)
-        if held.value is None:
-            self._decode(sample, held)
-        return held.value
+        if type(stored) is not Encoded:
+            if not isinstance(stored, BYTES_TYPES):
+                return stored
+            stored = sample.__dict__[self.name] = Encoded(stored)
+        if stored.value is None:
+            self._decode(sample, stored)
+        return stored.value
 
-    def _decode(self, sample: Any, held: Encoded) -> None:
+    def _decode(self, sample: Any, stored: Encoded) -> None:
         try:
-            held.value = self.decode(held.data)
+            stored.value = self.decode(stored.data)
         except CodecError as error:
             raise error.at(field=self.name) from None
-        if held.writable:
-            sample.__dict__[self.name] = held.value
+        if stored.writable:
+            sample.__dict__[self.name] = stored.value
         else:
-            _read_only(held.value)
+            _read_only(stored.value)
 
     def __set__(self, sample: Any, value: Any) -> None:
-        sample.__dict__[self.name] = Encoded(value) if isinstance(value, _BYTES) else value
+        sample.__dict__[self.name] = Encoded(value) if isinstance(value, BYTES_TYPES) else value
 
 
 def _read_only(value: Any) -> None:
-    # The bytes are what is written again, so a change to the decoded value would be lost without a word.
+    # The bytes are written again, so changes to the decoded value would be lost silently.
     for array in value if isinstance(value, tuple) else (value,):
         if isinstance(array, np.ndarray):
             array.flags.writeable = False
-
-
-# ------------------------------------------------------- misfit: a value that does not fit its type, and the path to it
-
-
-class ValueMismatch(Exception):  # noqa: N818 - never leaves the package; `mismatch` makes an error of it
-    """What was expected and what was found, with the steps that lead there, innermost first."""
-
-    def __init__(self, expected: str, found: str) -> None:
-        super().__init__(expected, found)
-        self.expected = expected
-        self.found = found
-        self.steps: list[str] = []
-
-
-def found_type(value: Any) -> str:
-    """A value's type, and for an array its dtype and shape, as messages show it."""
-    if isinstance(value, np.ndarray):
-        return f"array[{value.dtype}, {value.shape}]"
-    return "None" if value is None else type(value).__qualname__
-
-
-def each(convert: Callable[[Any], Any], values: Iterable[Any]) -> list[Any]:
-    """Every value converted; where one does not fit, its number is the step to it."""
-    try:
-        return [convert(value) for value in values]
-    except (ValueMismatch, CodecError):
-        for number, value in enumerate(values):  # again, and slower, to learn which
-            placed(convert, value, f"[{number}]")
-        raise
-
-
-def keyed(key: Callable[[Any], Any], convert: Callable[[Any], Any], values: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Every key and value of a map converted; where one does not fit, its key is the step to it."""
-    try:
-        return {key(name): convert(value) for name, value in values.items()}
-    except (ValueMismatch, CodecError):
-        for name, value in values.items():
-            placed(key, name, f"[{name!r}]")
-            placed(convert, value, f"[{name!r}]")
-        raise
-
-
-def placed(convert: Callable[[Any], Any], value: Any, step: str) -> Any:
-    """Convert, and note the step on what does not fit."""
-    try:
-        return convert(value)
-    except ValueMismatch as misfit:
-        misfit.steps.append(step)
-        raise
-    except CodecError as error:
-        error.field = f"{step}{error.field or ''}"
-        raise
-
-
-def rooted(error: CodecError) -> CodecError:
-    """An error whose path was collected by `placed`, as a path from the sample."""
-    error.field = (error.field or "").lstrip(".") or None
-    return error
-
-
-def mismatch(misfit: ValueMismatch, problem: str) -> ShoalError:
-    """The error that users see."""
-    path = "".join(reversed(misfit.steps)).lstrip(".")
-    return SchemaMismatchError(problem, expected=misfit.expected, found=misfit.found, field=path or None)

@@ -1,13 +1,13 @@
-"""What a sample type is, as frozen values: documents, codecs, manifests and viewers read these, never the class.
+"""Sample types as frozen values. Codecs, manifests and viewers read these values, never the class.
 
 ::
 
-    _types, _leaves the types a field may have      _dtype     names of array types
-    _schema         Schema, Field, Default          _version   MAJOR.MINOR.PATCH
-    _to_document    schema -> JSON Schema, hash     _from_document  and back
-    _reading        which data is read as what      _changes   what changed, and the next version
+    _types          the types a field may have, and the names of array types
+    _schema         Schema, Field, Default, and versions MAJOR.MINOR.PATCH
+    _json_schema    a schema as a JSON Schema document and back, and its hash
+    _compatibility  which data can be read as which type, what changed, and the next version
 
-Example:
+Examples:
     >>> from shoal.schema import Array, Field, Schema, StrType, schema_from_json, schema_to_json
     >>> schema = Schema("ImageSample", (Field("image", Array("uint8", (None, None, 3))), Field("label", StrType())))
     >>> schema_from_json(schema_to_json(schema)) == schema
@@ -16,10 +16,9 @@ Example:
 
 from __future__ import annotations
 
-from shoal.schema._schema import Default, Field, Schema
-
 from ._compatibility import Change, Problem, check_readable, compare, next_version, reading_problems
 from ._json_schema import schema_from_json, schema_hash, schema_to_json
+from ._schema import Default, Field, Schema
 from ._types import (
     AnyType,
     Array,
@@ -47,8 +46,10 @@ from ._types import (
     union_of,
     wire_kinds,
 )
+from ._version import FIRST_VERSION, VersionPart, bump_version, newest_version, version_precedence
 
 __all__ = [
+    "FIRST_VERSION",
     "AnyType",
     "Array",
     "Audio",
@@ -75,15 +76,19 @@ __all__ = [
     "TimeType",
     "TupleType",
     "UnionType",
+    "VersionPart",
+    "bump_version",
     "check_readable",
     "compare",
     "dtype_fits",
     "dtype_name",
+    "newest_version",
     "next_version",
     "reading_problems",
     "schema_from_json",
     "schema_hash",
     "schema_to_json",
     "union_of",
+    "version_precedence",
     "wire_kinds",
 ]

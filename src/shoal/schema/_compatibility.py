@@ -1,7 +1,7 @@
-"""Which data can be read as which type, and what changed between two versions.
+"""Compatibility of schemas: which data can be read as which type, what changed, and the version that follows.
 
-A rule is true when *every* value written under the one type is read as a value of the other. The page "Schemas" of the
-documentation says the same in words.
+Data of one type can be read as another when *every* value of the one is a value of the other. The rules are also in the
+documentation, on the page "Schemas".
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from shoal.errors import SchemaMismatchError
 
-from ._schema import Field, Schema, bumped
+from ._schema import Field, Schema
 from ._types import (
     AnyType,
     Array,
@@ -35,15 +35,12 @@ from ._types import (
     UnionType,
     dtype_family,
 )
+from ._version import bump_version
 
 __all__ = ["Change", "Problem", "check_readable", "compare", "next_version", "reading_problems"]
 
 ChangeKind = Literal["added", "removed", "renamed", "widened", "incompatible", "default", "aliases", "moved", "words"]
-
-
-# --------------------------------------------------------------------------------- which data can be read as which type
-
-
+_PATCH_CHANGES = ("words", "moved", "default", "aliases")
 _KIND_TYPES: dict[str, FieldType] = {"str": StrType(), "int": IntType(), "float": FloatType(), "bool": BoolType()}
 
 
@@ -68,7 +65,7 @@ def check_readable(written: Schema, wanted: Schema) -> None:
     Raises:
         SchemaMismatchError: Some data could not be read; ``field`` is the first path, the hint has the others.
 
-    Example:
+    Examples:
         >>> from shoal.schema import Field, FloatType, IntType, StrType
         >>> old = Schema("S", (Field("n", IntType()),))
         >>> check_readable(old, Schema("S", (Field("n", FloatType()),)))
@@ -91,7 +88,7 @@ def check_readable(written: Schema, wanted: Schema) -> None:
 def reading_problems(written: Schema, wanted: Schema, path: str = "") -> tuple[Problem, ...]:
     """Everything that keeps data of one schema from being read as another; empty where it can be.
 
-    Example:
+    Examples:
         >>> from shoal.schema import Field, IntType, StrType
         >>> old, new = (
         ...     Schema("S", (Field("n", IntType()),)),
@@ -109,12 +106,16 @@ def source_field(written: Schema, field: Field) -> Field | None:
 
 
 def _field_problems(written: Schema, field: Field, path: str) -> Iterator[Problem]:
-    place = f"{path}.{field.name}" if path else field.name
+    field_path = _join(path, field.name)
     source = source_field(written, field)
     if source is not None:
-        yield from type_problems(source.type, field.type, place)
+        yield from type_problems(source.type, field.type, field_path)
     elif field.required:
-        yield Problem(place, "a field, or a default", "nothing")
+        yield Problem(field_path, "a field, or a default", "nothing")
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
 
 
 def type_problems(written: FieldType, wanted: FieldType, path: str) -> Iterator[Problem]:
@@ -132,14 +133,14 @@ def type_problems(written: FieldType, wanted: FieldType, path: str) -> Iterator[
         for option in written.options:
             yield from type_problems(option, wanted, path)
     elif isinstance(wanted, UnionType):
-        if not all(any(_fits(part, option) for option in wanted.options) for part in _parts(written)):
+        if not all(any(_fits(part, option) for option in wanted.options) for part in _choices(written)):
             yield Problem(path, str(wanted), str(written))
     else:
-        yield from _plain_problems(written, wanted, path)
+        yield from _same_kind_problems(written, wanted, path)
 
 
-def _parts(of: FieldType) -> Iterable[FieldType]:
-    """The values of a choice one by one, since each may find another option of a union; other types as they are."""
+def _choices(of: FieldType) -> Iterable[FieldType]:
+    """Split a choice into its values, since each may fit another option of a union; other types stay as they are."""
     return [LiteralType((value,)) for value in of.values] if isinstance(of, LiteralType | EnumType) else (of,)
 
 
@@ -147,7 +148,7 @@ def _fits(written: FieldType, wanted: FieldType) -> bool:
     return next(type_problems(written, wanted, ""), None) is None
 
 
-def _plain_problems(written: FieldType, wanted: FieldType, path: str) -> Iterator[Problem]:
+def _same_kind_problems(written: FieldType, wanted: FieldType, path: str) -> Iterator[Problem]:
     if isinstance(written, RecordType) and isinstance(wanted, RecordType):
         yield from reading_problems(written.schema, wanted.schema, path)
     elif isinstance(written, MapType) and isinstance(wanted, MapType) and written.keys == wanted.keys:
@@ -206,7 +207,7 @@ def _shape_fits(written: tuple[int | str | None, ...] | None, wanted: tuple[int 
         return True
     if written is None or len(written) != len(wanted):
         return False
-    # A name that stands twice asks for equal lengths, which only equal names or equal numbers promise.
+    # A name that is used twice needs equal lengths, which only equal names or equal numbers guarantee.
     bound: dict[str, int | str | None] = {}
     for old, new in zip(written, wanted, strict=True):
         if isinstance(new, int) and old != new:
@@ -214,12 +215,6 @@ def _shape_fits(written: tuple[int | str | None, ...] | None, wanted: tuple[int 
         if isinstance(new, str) and wanted.count(new) > 1 and (old is None or bound.setdefault(new, old) != old):
             return False
     return True
-
-
-# ----------------------------------- what changed between two versions of a schema, and what the next version is called
-
-
-_PATCHES = ("words", "moved", "default", "aliases")
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +240,7 @@ class Change:
 def compare(old: Schema, new: Schema) -> tuple[Change, ...]:
     """What changed from one schema to the other, by path; empty where nothing did. The version does not count.
 
-    Example:
+    Examples:
         >>> from shoal.schema import Default, FloatType, IntType, StrType
         >>> old = Schema("S", (Field("n", IntType()), Field("label", StrType())))
         >>> new = Schema("S", (Field("n", FloatType()), Field("split", StrType(), Default('"train"'))))
@@ -264,7 +259,7 @@ def next_version(old: Schema, new: Schema) -> str:
     Major: data of the old one cannot be read as the new one. Minor: it can, but fields or types differ. Patch: only
     defaults, aliases, order or words differ. Nothing changed: the same version.
 
-    Example:
+    Examples:
         >>> from shoal.schema import Default, IntType
         >>> old = Schema("S", (Field("n", IntType()),), version="1.4.2")
         >>> next_version(old, Schema("S", (*old.fields, Field("m", IntType(), Default("0")))))
@@ -274,29 +269,28 @@ def next_version(old: Schema, new: Schema) -> str:
     if not changes:
         return old.version
     if reading_problems(old, new):
-        return bumped(old.version, "major")
-    return bumped(old.version, "patch" if all(change.kind in _PATCHES for change in changes) else "minor")
-
-
-def _named(schema: Schema) -> str:
-    return f"{schema.name}: {schema.description}" if schema.description else schema.name
+        return bump_version(old.version, "major")
+    return bump_version(old.version, "patch" if all(change.kind in _PATCH_CHANGES for change in changes) else "minor")
 
 
 def _schema_changes(old: Schema, new: Schema, path: str) -> Iterator[Change]:
     if (old.name, old.description) != (new.name, new.description):
-        yield Change("words", path or "$", _named(old), _named(new))
+        yield Change("words", path or "$", _title(old), _title(new))
     used: set[str] = set()
     for field in new.fields:
         source = source_field(old, field)
         if source is not None:
             used.add(source.name)
-        yield from _field_changes(source, field, f"{path}.{field.name}" if path else field.name)
+        yield from _field_changes(source, field, _join(path, field.name))
     for field in old.fields:
         if field.name not in used:
-            yield Change("removed", f"{path}.{field.name}" if path else field.name, str(field.type), None)
-    kept = [name for name in old.names if name in new]
-    if kept != [name for name in new.names if name in old]:
+            yield Change("removed", _join(path, field.name), str(field.type), None)
+    if [name for name in old.names if name in new] != [name for name in new.names if name in old]:
         yield Change("moved", path or "$", ", ".join(old.names), ", ".join(new.names))
+
+
+def _title(schema: Schema) -> str:
+    return f"{schema.name}: {schema.description}" if schema.description else schema.name
 
 
 def _field_changes(old: Field | None, new: Field, path: str) -> Iterator[Change]:
@@ -307,7 +301,7 @@ def _field_changes(old: Field | None, new: Field, path: str) -> Iterator[Change]
         yield Change("renamed", path, old.name, new.name)
     yield from _type_changes(old, new, path)
     if old.default != new.default:
-        yield Change("default", path, _shown(old), _shown(new))
+        yield Change("default", path, _format_default(old), _format_default(new))
     if old.aliases != new.aliases:
         yield Change("aliases", path, ", ".join(old.aliases), ", ".join(new.aliases))
     if old.doc != new.doc:
@@ -320,9 +314,9 @@ def _type_changes(old: Field, new: Field, path: str) -> Iterator[Change]:
     if isinstance(old.type, RecordType) and isinstance(new.type, RecordType):
         yield from _schema_changes(old.type.schema, new.type.schema, path)
         return
-    readable = next(type_problems(old.type, new.type, path), None) is None
+    readable = _fits(old.type, new.type)
     yield Change("widened" if readable else "incompatible", path, str(old.type), str(new.type), compatible=readable)
 
 
-def _shown(field: Field) -> str:
+def _format_default(field: Field) -> str:
     return "required" if field.default is None else field.default.json or "computed"

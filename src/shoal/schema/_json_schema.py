@@ -1,4 +1,8 @@
-"""Schemas to and from JSON Schema documents."""
+"""Schemas as JSON Schema documents (draft-07), back from documents, and their hashes.
+
+What JSON Schema cannot express is stored under ``x-shoal-*`` (``x-atdata-*`` where atdata has a key for it), so that
+`schema_from_json` returns an equal schema, and any other reader sees a plain document.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from typing import Any, TypeAlias
 
 from shoal.errors import SchemaError
 
-from ._schema import FIRST_VERSION, Default, Field, Schema
+from ._schema import Default, Field, Schema
 from ._types import (
     AnyType,
     Array,
@@ -34,28 +38,27 @@ from ._types import (
     UnionType,
     union_of,
 )
+from ._version import FIRST_VERSION
 
 __all__ = ["schema_from_json", "schema_hash", "schema_to_json"]
 
 JsonObject: TypeAlias = dict[str, Any]
 
 
-# ------------------------------------------------------------------------ a schema as a JSON Schema document (draft-07)
-
-
-# What JSON Schema has no word for is under ``x-shoal-*`` (and ``x-atdata-*`` where atdata has one), so that
-# `schema_from_json` gives back an equal schema, and any other reader sees a plain document.
-
 DRAFT = "http://json-schema.org/draft-07/schema#"
 ARRAY_REF = "https://alt.science/schemas/atdata-ndarray-bytes/1.0.0#/$defs/ndarray"
 INT_KEYS = "^-?[0-9]+$"
 _BASE64: JsonObject = {"type": "string", "format": "byte", "contentEncoding": "base64"}
+_STRING_FORMATS: dict[str, FieldType] = {"date-time": DateTimeType(), "date": DateType(), "time": TimeType()}
+_OTHER_ARRAYS = ("sparse", "safetensors", "arrow", "tensor", "dataframe")
+_MAX_DEPTH = 64  # a document that refers to itself has no end
+_MAX_NODES = 100_000  # a document whose parts each refer to the next one twice grows without end, too
 
 
 def schema_to_json(schema: Schema) -> JsonObject:
     """The document of a schema: plain dicts, lists, strings and numbers.
 
-    Example:
+    Examples:
         >>> from shoal.schema import Array, Field, StrType
         >>> document = schema_to_json(Schema("Sample", (Field("label", StrType()), Field("x", Array("float32")))))
         >>> document["title"], document["properties"]["label"], document["required"]
@@ -63,7 +66,7 @@ def schema_to_json(schema: Schema) -> JsonObject:
         >>> document["properties"]["x"]["x-atdata-dtype"]
         'float32'
     """
-    return {"$schema": DRAFT, **_object(schema), "arrayFormatVersions": {"ndarrayBytes": "1.0.0"}}
+    return {"$schema": DRAFT, **_schema_document(schema), "arrayFormatVersions": {"ndarrayBytes": "1.0.0"}}
 
 
 def schema_hash(schema: Schema) -> str:
@@ -72,45 +75,49 @@ def schema_hash(schema: Schema) -> str:
     Equal on every machine and in every version of shoal. Descriptions and the version do not count: words may improve,
     and a version names a content rather than being part of it.
 
-    Example:
+    Examples:
         >>> from shoal.schema import Field, IntType
         >>> one = Schema("S", (Field("n", IntType()),))
         >>> two = Schema("S", (Field("n", IntType(), doc="how many"),), version="2.0.0")
         >>> schema_hash(one) == schema_hash(two), len(schema_hash(one))
         (True, 64)
     """
-    text = json.dumps(_wordless(_object(schema)), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    text = json.dumps(
+        _without_prose(_schema_document(schema)), sort_keys=True, separators=(",", ":"), ensure_ascii=True
+    )
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _wordless(node: JsonObject) -> JsonObject:
+def _without_prose(node: JsonObject) -> JsonObject:
     """A part of a document without descriptions and versions."""
     if "allOf" in node:  # wrapped for the sake of a description
         node = {**node["allOf"][0], **{word: value for word, value in node.items() if word != "allOf"}}
     kept = {word: value for word, value in node.items() if word not in ("description", "x-shoal-version")}
-    return {word: _WORDLESS[word](value) if word in _WORDLESS else value for word, value in kept.items()}
+    return {
+        word: _NESTED_DOCUMENTS[word](value) if word in _NESTED_DOCUMENTS else value for word, value in kept.items()
+    }
 
 
-def _wordless_items(items: Any) -> Any:
-    return [*map(_wordless, items)] if isinstance(items, list) else _wordless(items)
+def _items_without_prose(items: Any) -> Any:
+    return [*map(_without_prose, items)] if isinstance(items, list) else _without_prose(items)
 
 
-# Where a document has further documents in it; anything else, such as a default, is data and stays as it is.
-_WORDLESS: dict[str, Callable[[Any], Any]] = {
-    "properties": lambda fields: {name: _wordless(field) for name, field in fields.items()},
-    "items": _wordless_items,
-    "anyOf": _wordless_items,
-    "additionalProperties": _wordless,
+# The keys whose values are documents again; any other value, such as a default, is data and stays as it is.
+_NESTED_DOCUMENTS: dict[str, Callable[[Any], Any]] = {
+    "properties": lambda fields: {name: _without_prose(field) for name, field in fields.items()},
+    "items": _items_without_prose,
+    "anyOf": _items_without_prose,
+    "additionalProperties": _without_prose,
 }
 
 
-def _object(schema: Schema) -> JsonObject:
+def _schema_document(schema: Schema) -> JsonObject:
     document: JsonObject = {"title": schema.name, "x-shoal-version": schema.version}
     if schema.description:
         document["description"] = schema.description
     document |= {
         "type": "object",
-        "properties": {field.name: _property(field) for field in schema.fields},
+        "properties": {field.name: _field_document(field) for field in schema.fields},
         "required": [field.name for field in schema.fields if field.required],
         # Stores that sort keys, such as AT Protocol records, would lose the order of the fields.
         "x-shoal-order": list(schema.names),
@@ -118,8 +125,8 @@ def _object(schema: Schema) -> JsonObject:
     return document
 
 
-def _property(field: Field) -> JsonObject:
-    document: JsonObject = _document(field.type)
+def _field_document(field: Field) -> JsonObject:
+    document: JsonObject = _type_document(field.type)
     if field.doc:
         # A record's own description stays its own.
         document = {
@@ -134,8 +141,8 @@ def _property(field: Field) -> JsonObject:
     return document
 
 
-def _document(of: FieldType) -> JsonObject:
-    return _DOCUMENTS[type(of)](of)
+def _type_document(of: FieldType) -> JsonObject:
+    return _TYPE_DOCUMENTS[type(of)](of)
 
 
 def _array_document(of: Array) -> JsonObject:
@@ -149,28 +156,28 @@ def _array_document(of: Array) -> JsonObject:
     return document
 
 
-def _enum(of: EnumType) -> JsonObject:
+def _enum_document(of: EnumType) -> JsonObject:
     return {"title": of.name, "enum": list(of.values), "x-shoal-names": [name for name, _ in of.members]}
 
 
-def _optional(of: OptionalType) -> JsonObject:
+def _optional_document(of: OptionalType) -> JsonObject:
     options = of.of.options if isinstance(of.of, UnionType) else (of.of,)
-    return {"anyOf": [*map(_document, options), {"type": "null"}]}
+    return {"anyOf": [*map(_type_document, options), {"type": "null"}]}
 
 
-def _tuple(of: TupleType) -> JsonObject:
+def _tuple_document(of: TupleType) -> JsonObject:
     if of.variadic:
-        return {"type": "array", "items": _document(of.items[0]), "x-shoal-tuple": True}
+        return {"type": "array", "items": _type_document(of.items[0]), "x-shoal-tuple": True}
     size = len(of.items)
-    return {"type": "array", "items": [*map(_document, of.items)], "minItems": size, "maxItems": size}
+    return {"type": "array", "items": [*map(_type_document, of.items)], "minItems": size, "maxItems": size}
 
 
-def _map(of: MapType) -> JsonObject:
-    document: JsonObject = {"type": "object", "additionalProperties": _document(of.values)}
+def _map_document(of: MapType) -> JsonObject:
+    document: JsonObject = {"type": "object", "additionalProperties": _type_document(of.values)}
     return document if isinstance(of.keys, StrType) else {**document, "propertyNames": {"pattern": INT_KEYS}}
 
 
-_DOCUMENTS: dict[type, Callable[[Any], JsonObject]] = {
+_TYPE_DOCUMENTS: dict[type, Callable[[Any], JsonObject]] = {
     StrType: lambda of: {"type": "string"},
     IntType: lambda of: {"type": "integer"},
     FloatType: lambda of: {"type": "number"},
@@ -181,26 +188,17 @@ _DOCUMENTS: dict[type, Callable[[Any], JsonObject]] = {
     TimeType: lambda of: {"type": "string", "format": "time"},
     AnyType: lambda of: {},
     LiteralType: lambda of: {"enum": list(of.values)},
-    EnumType: _enum,
+    EnumType: _enum_document,
     Array: _array_document,
     Image: lambda of: {**_BASE64, "x-shoal-image": of.format},
     Audio: lambda of: {**_BASE64, "x-shoal-audio": of.format},
-    OptionalType: _optional,
-    UnionType: lambda of: {"anyOf": [*map(_document, of.options)]},
-    ListType: lambda of: {"type": "array", "items": _document(of.items)},
-    TupleType: _tuple,
-    MapType: _map,
-    RecordType: lambda of: _object(of.schema),
+    OptionalType: _optional_document,
+    UnionType: lambda of: {"anyOf": [*map(_type_document, of.options)]},
+    ListType: lambda of: {"type": "array", "items": _type_document(of.items)},
+    TupleType: _tuple_document,
+    MapType: _map_document,
+    RecordType: lambda of: _schema_document(of.schema),
 }
-
-
-# ----------------------------------------------------------------------------------- a JSON Schema document as a schema
-
-
-_MAX_DEPTH = 64  # a document that refers to itself has no end
-_MAX_NODES = 100_000  # nor, for any purpose, one whose parts each refer to the next one twice
-_STRING_FORMATS: dict[str, FieldType] = {"date-time": DateTimeType(), "date": DateType(), "time": TimeType()}
-_OTHER_ARRAYS = ("sparse", "safetensors", "arrow", "tensor", "dataframe")
 
 
 def schema_from_json(document: Mapping[str, Any]) -> Schema:
@@ -213,18 +211,18 @@ def schema_from_json(document: Mapping[str, Any]) -> Schema:
     Raises:
         SchemaError: The document does not describe an object, refers to what is not there, or contains itself.
 
-    Example:
+    Examples:
         >>> schema = schema_from_json(
         ...     {"title": "S", "type": "object", "properties": {"n": {"type": ["integer", "null"]}}}
         ... )
         >>> print(schema)
         S@1.0.0(n: int | None)
     """
-    return _Reader(document).schema(document, "$", 0)
+    return _DocumentReader(document).schema(document, "$", 0)
 
 
-class _Reader:
-    """One document being read: where references lead, and how deep it is."""
+class _DocumentReader:
+    """Reads one document: resolves references, and limits its depth and its number of types."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self.root = root
@@ -251,14 +249,14 @@ class _Reader:
 
     def field(self, name: str, node: Any, required: bool, path: str, depth: int) -> Field:
         node = {} if node is True else node
-        doc = "" if _is_record(node) else node.get("description", "")
-        found = self.type(node, path, depth + 1)
+        doc = "" if "properties" in node else node.get("description", "")  # a record has a description of its own
+        field_type = self.type(node, path, depth + 1)
         default = _default(node)
         if not required and default is None:
-            found, default = union_of((found, None)), Default("null")
+            field_type, default = union_of((field_type, None)), Default("null")
         elif required:
             default = None
-        return Field(name, found, default, tuple(node.get("x-shoal-aliases", ())), doc)
+        return Field(name, field_type, default, tuple(node.get("x-shoal-aliases", ())), doc)
 
     def type(self, node: Any, path: str, depth: int) -> FieldType:
         """The type that a part of the document describes."""
@@ -271,7 +269,7 @@ class _Reader:
             )
         if node is True:
             return AnyType()
-        for word, read in _WORDS.items():
+        for word, read in _KEYWORD_READERS.items():
             if word in node:
                 return read(self, node, path, depth)
         return self.typed(node, path, depth)
@@ -281,18 +279,18 @@ class _Reader:
         if isinstance(word, list):
             options = ({**node, "type": one} for one in word)
             return union_of(None if one["type"] == "null" else self.type(one, path, depth + 1) for one in options)
-        return _TYPES.get(str(word), _any)(self, node, path, depth)
+        return _TYPE_READERS.get(str(word), _read_any)(self, node, path, depth)
 
     def reference(self, node: JsonObject, path: str, depth: int) -> FieldType:
         target = node["$ref"]
         if not target.startswith("#") or target.endswith("/ndarray"):
             return _array_type(node) if not any(word in target for word in _OTHER_ARRAYS) else BytesType()
-        found: Any = self.root
+        referenced: Any = self.root
         for step in target.strip("#/").split("/"):
-            if not isinstance(found, Mapping) or step not in found:
+            if not isinstance(referenced, Mapping) or step not in referenced:
                 raise SchemaError("a reference leads nowhere", found=target, field=path)
-            found = found[step]
-        return self.type(found, path, depth + 1)
+            referenced = referenced[step]
+        return self.type(referenced, path, depth + 1)
 
     def options(self, node: JsonObject, path: str, depth: int) -> FieldType:
         options = node.get("anyOf") or node["oneOf"]
@@ -330,10 +328,6 @@ class _Reader:
         return MapType(IntType() if integers else StrType(), self.type(values or {}, f"{path}[]", depth + 1))
 
 
-def _is_record(node: JsonObject) -> bool:
-    return "properties" in node  # then the description is the record's own
-
-
 def _default(node: JsonObject) -> Default | None:
     if "default" in node:
         return Default(json.dumps(node["default"], separators=(",", ":"), ensure_ascii=False))
@@ -349,7 +343,7 @@ def _array_type(node: JsonObject) -> Array:
     return Array(dtype, tuple(name or length for length, name in zip(lengths, names, strict=True)))
 
 
-def _choice(node: JsonObject) -> FieldType:
+def _choice_type(node: JsonObject) -> FieldType:
     values = [value for value in node.get("enum", [node.get("const")]) if value is not None]
     if "x-shoal-names" in node:
         return EnumType(node["title"], tuple(zip(node["x-shoal-names"], values, strict=True)))
@@ -357,26 +351,26 @@ def _choice(node: JsonObject) -> FieldType:
     return union_of((literal, None)) if None in node.get("enum", ()) else literal
 
 
-def _any(reader: _Reader, node: JsonObject, path: str, depth: int) -> FieldType:
+def _read_any(reader: _DocumentReader, node: JsonObject, path: str, depth: int) -> FieldType:
     return AnyType()
 
 
-_Read = Callable[[_Reader, JsonObject, str, int], FieldType]
+_ReadNode = Callable[[_DocumentReader, JsonObject, str, int], FieldType]
 
-# Tried in this order: a node may have several of these words, and the first one decides.
-_WORDS: dict[str, _Read] = {
-    "$ref": _Reader.reference,
-    "enum": lambda reader, node, path, depth: _choice(node),
-    "const": lambda reader, node, path, depth: _choice(node),
-    "anyOf": _Reader.options,
-    "oneOf": _Reader.options,
-    "allOf": _Reader.all_of,
+# Tried in this order: a node may have several of these keywords, and the first one decides.
+_KEYWORD_READERS: dict[str, _ReadNode] = {
+    "$ref": _DocumentReader.reference,
+    "enum": lambda reader, node, path, depth: _choice_type(node),
+    "const": lambda reader, node, path, depth: _choice_type(node),
+    "anyOf": _DocumentReader.options,
+    "oneOf": _DocumentReader.options,
+    "allOf": _DocumentReader.all_of,
 }
-_TYPES: dict[str, _Read] = {
-    "string": _Reader.string,
+_TYPE_READERS: dict[str, _ReadNode] = {
+    "string": _DocumentReader.string,
     "integer": lambda reader, node, path, depth: IntType(),
     "number": lambda reader, node, path, depth: FloatType(),
     "boolean": lambda reader, node, path, depth: BoolType(),
-    "array": _Reader.array,
-    "object": _Reader.object,
+    "array": _DocumentReader.array,
+    "object": _DocumentReader.object,
 }

@@ -1,49 +1,27 @@
-"""`Schema` and its version."""
+"""`Schema`, and its `Field` and `Default` values."""
 
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 from shoal.errors import FieldError, SchemaError
 
 from ._types import FieldType
+from ._version import FIRST_VERSION, check_version
 
-__all__ = ["FIRST_VERSION", "Default", "Field", "Schema", "bumped"]
-
-Part = Literal["major", "minor", "patch"]
-FIRST_VERSION = "1.0.0"
-# semver.org's grammar; what follows the three numbers is kept as written and dropped by the next bump.
-_VERSION = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(?:-[0-9A-Za-z.-]+)?(?:\+[0-9A-Za-z.-]+)?", re.ASCII)
-
-
-def check_version(version: object) -> tuple[int, int, int]:
-    """The three numbers of a version."""
-    found = _VERSION.fullmatch(version) if isinstance(version, str) else None
-    if found is None:
-        raise SchemaError("this is not a version", expected="MAJOR.MINOR.PATCH, such as 1.2.0", found=repr(version))
-    return int(found[1]), int(found[2]), int(found[3])
-
-
-def bumped(version: str, part: Part) -> str:
-    """The next version after a change of the given weight."""
-    major, minor, patch = check_version(version)
-    if part == "major":
-        return f"{major + 1}.0.0"
-    return f"{major}.{minor + 1}.0" if part == "minor" else f"{major}.{minor}.{patch + 1}"
+__all__ = ["Default", "Field", "Schema"]
 
 
 @dataclass(frozen=True, slots=True)
 class Default:
-    """What a field is where the data lacks it.
+    """The value of a field that the data does not have.
 
     ``json`` is the value as JSON text, in which arrays and bytes are base64. It is None where only the class knows, as
     with a ``default_factory`` that computes: such a field is not required, but in a class made from the schema it is.
 
-    Example:
+    Examples:
         >>> Default("[]").is_known, Default(None).is_known
         (True, False)
     """
@@ -69,7 +47,7 @@ def _canonical(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of a sample: its name, its type, and what is done where the data lacks it.
+    """One field of a sample: its name, its type, and its default.
 
     Args:
         name: What the class and the stored map call it.
@@ -78,7 +56,7 @@ class Field:
         aliases: Names that older data has for it, tried in this order.
         doc: What it means.
 
-    Example:
+    Examples:
         >>> from shoal.schema import IntType
         >>> Field("width", IntType()).required
         True
@@ -103,7 +81,7 @@ class Schema:
     Raises:
         SchemaError: The name is empty, a field or alias is named twice, or the version is not ``MAJOR.MINOR.PATCH``.
 
-    Example:
+    Examples:
         >>> from shoal.schema import Array, FloatType, StrType
         >>> schema = Schema("ImageSample", (Field("image", Array("uint8")), Field("label", StrType())))
         >>> schema.names, str(schema["image"].type)

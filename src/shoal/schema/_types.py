@@ -1,7 +1,7 @@
 """The types a field may have, as frozen values.
 
-Those that users write in annotations have short names: `Array`, `Image`, `Audio`. All others are read off the plain
-Python annotation (``str``, ``list[int]``, ...) and end in ``Type``. ``str(type)`` is how error messages show it.
+The types that users write in annotations have short names: `Array`, `Image`, `Audio`. All others come from the plain
+Python annotation (``str``, ``list[int]``, ...) and end in ``Type``. Error messages show a type as ``str(type)``.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ __all__ = [
 
 Scalar: TypeAlias = str | int | float | bool
 Shape: TypeAlias = tuple[int | str | None, ...]
-# Types without a size or unit of their own, and NumPy's abstract ones: any type of the family fits.
+# Types without a size or unit, and NumPy's abstract types: any type of the family fits.
 _FAMILIES: dict[str, Any] = {
     "number": np.number,
     "integer": np.integer,
@@ -150,7 +150,7 @@ class LiteralType:
     kinds: tuple[str, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "kinds", _kinds(self.values, "Literal"))
+        object.__setattr__(self, "kinds", _value_kinds(self.values, "Literal"))
 
     def __str__(self) -> str:
         return f"Literal[{', '.join(map(repr, self.values))}]"
@@ -165,7 +165,7 @@ class EnumType:
     kinds: tuple[str, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "kinds", _kinds(self.values, self.name))
+        object.__setattr__(self, "kinds", _value_kinds(self.values, self.name))
 
     @property
     def values(self) -> tuple[Scalar, ...]:
@@ -176,7 +176,7 @@ class EnumType:
         return f"{self.name}[{', '.join(map(repr, self.values))}]"
 
 
-def _kinds(values: tuple[Scalar, ...], name: str) -> tuple[str, ...]:
+def _value_kinds(values: tuple[Scalar, ...], name: str) -> tuple[str, ...]:
     if not values:
         raise SchemaError("there are no values to choose from", found=name)
     for value in values:
@@ -202,7 +202,7 @@ class Array:
     Raises:
         SchemaError: There is no such dtype, or it holds Python objects, or the shape is not one.
 
-    Example:
+    Examples:
         >>> print(Array("float32", ("time", 3)))
         array[float32, (time, 3)]
     """
@@ -213,7 +213,7 @@ class Array:
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", dtype_name(self.dtype))
         if self.shape is not None:
-            object.__setattr__(self, "shape", tuple(map(_length, self.shape)))
+            object.__setattr__(self, "shape", tuple(map(_check_length, self.shape)))
 
     def __str__(self) -> str:
         if self.shape is None:
@@ -222,7 +222,7 @@ class Array:
         return f"array[{self.dtype or 'any'}, ({lengths})]"
 
 
-def _length(length: object) -> int | str | None:
+def _check_length(length: object) -> int | str | None:
     if length is None or (isinstance(length, str) and length) or (type(length) is int and length >= 0):
         return length
     raise SchemaError("this is not a dimension of an array", expected="a length, a name or None", found=repr(length))
@@ -234,7 +234,7 @@ class Image:
 
     Written in annotations: ``Annotated[NDArray[np.uint8], Image("jpg")]``.
 
-    Example:
+    Examples:
         >>> print(Image("jpg"))
         image[jpg]
     """
@@ -254,7 +254,7 @@ class Audio:
 
     Written in annotations: ``Annotated[tuple[NDArray[np.float32], int], Audio("flac")]``.
 
-    Example:
+    Examples:
         >>> print(Audio("wav"))
         audio[wav]
     """
@@ -420,26 +420,26 @@ def union_of(options: Iterable[FieldType | None]) -> FieldType:
     Raises:
         SchemaError: Two options are stored in the same way, or nothing but None is left.
 
-    Example:
+    Examples:
         >>> print(union_of([IntType(), None, StrType()]))
         int | str | None
     """
-    flat = list(_flattened(options))
+    flat = list(_flatten(options))
     literals = [option for option in flat if isinstance(option, LiteralType)]
     choices = {(type(value), value): value for option in literals for value in option.values}
     merged = LiteralType(tuple(choices.values())) if choices else None
-    kept = dict.fromkeys(merged if isinstance(option, LiteralType) else option for option in flat if option is not None)
-    named = [option for option in kept if option is not None]
+    distinct = dict.fromkeys(merged if isinstance(option, LiteralType) else option for option in flat)
+    named = [option for option in distinct if option is not None]
     if not named:
         raise SchemaError("there is nothing but None in this union")
-    whole = UnionType(tuple(named)) if len(named) > 1 else named[0]
-    return OptionalType(whole) if None in flat and not isinstance(whole, AnyType) else whole
+    union = UnionType(tuple(named)) if len(named) > 1 else named[0]
+    return OptionalType(union) if None in flat and not isinstance(union, AnyType) else union
 
 
-def _flattened(options: Iterable[FieldType | None]) -> Iterator[FieldType | None]:
+def _flatten(options: Iterable[FieldType | None]) -> Iterator[FieldType | None]:
     for option in options:
         if isinstance(option, OptionalType):
-            yield from _flattened((option.of, None))
+            yield from _flatten((option.of, None))
         elif isinstance(option, UnionType):
             yield from option.options
         else:
@@ -452,7 +452,7 @@ def dtype_name(dtype: object) -> str | None:
     Raises:
         SchemaError: NumPy knows no such type, or it holds Python objects.
 
-    Example:
+    Examples:
         >>> dtype_name(np.float32), dtype_name("<f4"), dtype_name(">f4"), dtype_name(np.floating)
         ('float32', 'float32', '>f4', 'floating')
     """
@@ -480,7 +480,7 @@ def _exact_name(dtype: object) -> str:
 def dtype_fits(name: str | None) -> Callable[[np.dtype[Any]], bool]:
     """Whether an array's dtype is the named one, or of the named family.
 
-    Example:
+    Examples:
         >>> dtype_fits("floating")(np.dtype("float16")), dtype_fits("float32")(np.dtype("float64"))
         (True, False)
     """

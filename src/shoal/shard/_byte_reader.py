@@ -1,4 +1,8 @@
-"""Bytes of a tar by offset, plain or compressed, also scattered into place."""
+"""Read bytes of a tar by offset, from a plain or a compressed object, also scattered into several buffers.
+
+`read_cut` reads runs of neighbouring members with one call each and lets the system put every part where it belongs:
+the values of a large array into its row of a batch, the bytes around them into a small buffer. Nothing large is copied.
+"""
 
 from __future__ import annotations
 
@@ -12,24 +16,20 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from shoal._crc32 import crc32
+from shoal._typing import IntArray
 from shoal.errors import TarError, TruncatedError
-from shoal.store import ObjectReader, ScatterReader
+from shoal.store._base import ObjectReader, ScatterReader
 
-from ._background_io import crc32
 from ._compression import decompress_block
 from ._index import Blocks
 
-__all__ = ["CompressedBytes", "PlainBytes", "ScatterSpec", "TarBytes", "read_cut"]
-
-Int64 = npt.NDArray[np.int64]
+__all__ = ["CompressedBytes", "PlainBytes", "ScatterSpec", "TarBytes", "keep_freed_memory", "read_cut"]
 
 
-# -------------------------------- the tar's bytes by position, whether the object is the tar itself or a compressed one
-
-
-_HELD_BLOCKS = 8
+_MAX_CACHED_BLOCKS = 8
+_MALLOC_LIMIT_BYTES = 31 << 20  # freed allocations raise glibc's limits up to 32 MiB
 
 
 class TarBytes(Protocol):
@@ -69,7 +69,7 @@ class PlainBytes:
     def read(self, start: int, stop: int) -> bytes:
         data = self._reader.read(start, stop)
         if len(data) != stop - start:
-            raise _short(self._reader, start, stop, len(data))
+            raise _truncated_error(self._reader, start, stop, len(data))
         return data
 
     def read_many(self, starts: Sequence[int], stops: Sequence[int]) -> list[bytes]:
@@ -77,7 +77,7 @@ class PlainBytes:
         if sum(map(len, found)) != sum(stops) - sum(starts):
             for start, stop, data in zip(starts, stops, found, strict=True):
                 if len(data) != stop - start:
-                    raise _short(self._reader, start, stop, len(data))
+                    raise _truncated_error(self._reader, start, stop, len(data))
         return found
 
     @property
@@ -89,7 +89,7 @@ class PlainBytes:
             _spread(self.read(start, start + sum(map(len, parts))), parts)
         elif missing := self._scatter.read_into(start, parts):
             size = sum(map(len, parts))
-            raise _short(self._reader, start, start + size, size - missing)
+            raise _truncated_error(self._reader, start, start + size, size - missing)
 
     def over(self, reader: ObjectReader) -> TarBytes:
         return PlainBytes(reader)
@@ -136,7 +136,7 @@ class CompressedBytes:
         data = self._decompress(number)
         with self._lock:
             self._held[number] = data
-            if len(self._held) > _HELD_BLOCKS:
+            if len(self._held) > _MAX_CACHED_BLOCKS:
                 self._held.popitem(last=False)
         return data
 
@@ -146,7 +146,7 @@ class CompressedBytes:
         start, stop = (int(at) for at in blocks.stored[number : number + 2])
         stored = self._reader.read(start, stop)
         if len(stored) != stop - start:
-            raise _short(self._reader, start, stop, len(stored))
+            raise _truncated_error(self._reader, start, stop, len(stored))
         size = int(blocks.offsets[number + 1] - blocks.offsets[number])
         try:
             return decompress_block(self._compression, stored, size, first=number == 0)
@@ -169,7 +169,7 @@ def _spread(data: bytes, parts: Sequence[memoryview]) -> None:
         at += len(part)
 
 
-def _short(reader: ObjectReader, start: int, stop: int, got: int) -> TruncatedError:
+def _truncated_error(reader: ObjectReader, start: int, stop: int, got: int) -> TruncatedError:
     return TruncatedError(
         "the shard ends before its index says",
         expected=f"bytes {start} to {stop}",
@@ -180,18 +180,12 @@ def _short(reader: ObjectReader, start: int, stop: int, got: int) -> TruncatedEr
     )
 
 
-# ----------------------------------------------------------------------------------------- members cut as they are read
-
-
-# One read takes a run of neighbouring members, and the system puts each piece where it belongs: the numbers of a large
-# array into its row of a batch, what stands around them into one small buffer. Nothing large is copied afterwards.
-
-_SKIPPED = 4096
-"""Two members with less between them, a header mostly, are read in one go."""
-_AT_ONCE = 384 << 10
-"""Of members read in one go: little enough to be still in the processor's cache when their checksums are made."""
-_LEAST_SHARE = 4 << 20
-"""What a thread must have to read before it is worth starting it."""
+_MAX_GAP_BYTES = 4096
+"""Members with at most this many bytes between them, mostly a header, are read together."""
+_MAX_READ_BYTES = 384 << 10
+"""Small enough to be in the processor's cache still when the checksums are computed."""
+_MIN_THREAD_READ_BYTES = 4 << 20
+"""Below this, starting a thread costs more than it saves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +204,7 @@ class ScatterSpec:
         """Of a member that has these very gaps."""
         return sum(self.gaps) + sum(self.taken)
 
-    def fit(self, sizes: Int64) -> bool:
+    def fit(self, sizes: IntArray) -> bool:
         """Whether members of these sizes can be cut so."""
         return bool((sizes >= self.size - self.gaps[self.varying]).all())
 
@@ -220,18 +214,18 @@ class ScatterResult:
     """What was kept of each member, ``data[starts[i] : starts[i] + sizes[i]]``, and the checksums of whole members."""
 
     data: bytes
-    starts: Int64
-    sizes: Int64
+    starts: IntArray
+    sizes: IntArray
     crcs: list[int]
 
 
 def read_cut(
     data: TarBytes,
-    offsets: Int64,
-    sizes: Int64,
+    offsets: IntArray,
+    sizes: IntArray,
     cuts: ScatterSpec,
     outs: Sequence[memoryview],
-    places: Int64,
+    places: IntArray,
     *,
     checksums: bool,
     threads: int = 1,
@@ -245,7 +239,7 @@ def read_cut(
     starts = np.cumsum(kept) - kept
     scratch = bytearray(int(kept.sum()))
     members = _members(memoryview(scratch), starts.tolist(), sizes.tolist(), cuts, outs, places.tolist())
-    own_share, *shares = _shares(len(members), min(threads, int(sizes.sum()) // _LEAST_SHARE))
+    own_share, *shares = _slices(len(members), min(threads, int(sizes.sum()) // _MIN_THREAD_READ_BYTES))
 
     def fill(share: slice) -> list[int]:
         return _fill(data, offsets[share].tolist(), sizes[share].tolist(), members[share], checksums)
@@ -260,7 +254,7 @@ def read_cut(
     return ScatterResult(bytes(scratch), starts, kept, crcs)
 
 
-def _shares(count: int, shares: int) -> list[slice]:
+def _slices(count: int, shares: int) -> list[slice]:
     edges = [count * share // max(shares, 1) for share in range(max(shares, 1) + 1)]
     return [slice(first, last) for first, last in itertools.pairwise(edges)]
 
@@ -297,7 +291,7 @@ def _fill(
     for start, parts, own in list(_runs(offsets, sizes, members)):
         data.read_into(start, parts)
         if checksums:
-            crcs += _crcs_of(own)
+            crcs += _member_crcs(own)
     return crcs
 
 
@@ -305,10 +299,10 @@ def _runs(
     offsets: list[int], sizes: list[int], members: list[list[memoryview]]
 ) -> Iterator[tuple[int, list[memoryview], list[list[memoryview]]]]:
     """Members that are read in one go: where they start, what to fill, and the pieces of each."""
-    skipped = memoryview(bytearray(_SKIPPED))
+    skipped = memoryview(bytearray(_MAX_GAP_BYTES))
     first, stop, parts = 0, 0, list[memoryview]()
     for number, (offset, size) in enumerate(zip(offsets, sizes, strict=True)):
-        if number and not (0 <= offset - stop <= _SKIPPED and stop - offsets[first] < _AT_ONCE):
+        if number and not (0 <= offset - stop <= _MAX_GAP_BYTES and stop - offsets[first] < _MAX_READ_BYTES):
             yield offsets[first], parts, members[first:number]
             first, parts = number, []
         elif number:
@@ -319,11 +313,18 @@ def _runs(
         yield offsets[first], parts, members[first:]
 
 
-def _crcs_of(members: list[list[memoryview]]) -> list[int]:
+def _member_crcs(members: list[list[memoryview]]) -> list[int]:
     if len(members[0]) == 3:  # one part is taken, as is usual
         return [crc32(after, crc32(taken, crc32(before))) for before, taken, after in members]
-    return [functools.reduce(_crc_on, pieces, 0) for pieces in members]
+    return [functools.reduce(lambda crc, piece: crc32(piece, crc), pieces, 0) for pieces in members]
 
 
-def _crc_on(crc: int, piece: memoryview) -> int:
-    return crc32(piece, crc)
+@functools.cache
+def keep_freed_memory() -> None:
+    """Let glibc keep up to 64 MiB of freed memory for the next blocks instead of returning it to the system.
+
+    Readers and writers allocate and free megabytes for every block. By default glibc returns such memory at once, and
+    the next block faults every page in again: reading 20 KB samples at random took three times as long. Freeing one
+    large allocation raises glibc's limits for the life of the process. Other allocators are not affected.
+    """
+    bytes(_MALLOC_LIMIT_BYTES)  # calloc: the pages are reserved, never touched, and freed at once

@@ -1,8 +1,22 @@
-"""Compressed shards."""
+"""Compressed shards: written block by block, read as a stream or from any block on.
+
+A **gzip** shard is one member: raw deflate with a full flush at each block's end, after which nothing refers back, so
+that inflating can start there. One member, because `tarfile`'s stream mode, and so webdataset, silently stops after the
+first of several. A **zstd** shard has one frame per block, each with its size and checksum. **bz2** and **xz** are
+written and read in order; for random access they are unpacked once into the cache, as are compressed tars of other
+writers.
+
+The same blocks at the same level give the same bytes: no time, no name, no threads. The bytes also depend on the
+library that compresses, and so on its version. For gzip that is isal at levels 1 and 2 (2 is the default: smaller than
+zlib's level 1 at several times its speed), zlib at levels 3 to 9, and zlib at every level where isal has no wheel.
+isal's level 3 is left out on purpose: its bytes differ between x86 processors with and without AVX2 or AVX-512; those
+of levels 1 and 2 do not, from SSE4.2 on.
+"""
 
 from __future__ import annotations
 
 import bz2
+import contextlib
 import hashlib
 import json
 import lzma
@@ -14,16 +28,29 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Literal, Protocol, cast, get_args
 
-from shoal.errors import MissingExtraError, OptionError, ShoalError, StoreError, TarError, TruncatedError
-from shoal.store import LocalStore, ObjectReader, ObjectWriter, local_path, read_forward, scheme_of
+from shoal._crc32 import crc32
+from shoal.errors import (
+    MissingExtraError,
+    ObjectNotFoundError,
+    OptionError,
+    ShoalError,
+    StoreError,
+    TarError,
+    TruncatedError,
+)
+from shoal.store._base import ObjectReader, ObjectWriter
+from shoal.store._cache import cache_dir, count_added, mark_used
+from shoal.store._local import LocalStore
+from shoal.store._options import options_for
+from shoal.store._readers import read_forward
+from shoal.store._url import local_path, scheme_of
 
-from ._background_io import crc32
 from ._tar_scan import SupportsRead
 
 try:
-    from isal import isal_zlib as _fast
+    from isal import isal_zlib as _isal
 except ImportError:  # platforms without a wheel
-    import zlib as _fast  # type: ignore[no-redef]
+    import zlib as _isal  # type: ignore[no-redef]
 
 
 if TYPE_CHECKING:
@@ -37,6 +64,7 @@ __all__ = [
     "decompress_block",
     "decompressed",
     "fitting_compression",
+    "open_unpacked",
     "reader_stream",
     "sniff",
     "unpacked_cache",
@@ -45,21 +73,6 @@ __all__ = [
 Compression = Literal["gzip", "bz2", "xz", "zstd"]
 Buffer = bytes | bytearray | memoryview
 
-
-# ---------------------------------------------------------------------------------------------------- compressed shards
-
-
-# A **gzip** shard is one member: raw deflate with a full flush at each block's end, after which nothing refers back, so
-# that inflating can start there. One member, because `tarfile`'s stream mode, and so webdataset, silently stops after
-# the first of several. A **zstd** shard is one frame a block, each with its size and checksum. **bz2** and **xz** are
-# written and read in order; for random access they are unpacked once into the cache, as are compressed tars of other
-# makers.
-#
-# The same blocks at the same level give the same bytes: no time, no name, no threads. The bytes also depend on the
-# library that compresses, and so on its version. For gzip that is isal at levels 1 and 2 (2 is the default: smaller
-# than zlib's level 1 at several times its speed), zlib at levels 3 to 9, and zlib at every level where isal has no
-# wheel. isal's level 3 is left out on purpose: its bytes differ between x86 processors with and without AVX2 or
-# AVX-512; those of levels 1 and 2 do not, from SSE4.2 on.
 
 COMPRESSIONS: tuple[Compression, ...] = get_args(Compression)
 
@@ -77,7 +90,7 @@ _DEFAULT_LEVEL = {"gzip": 2, "bz2": 9, "xz": 6, "zstd": 3}
 def sniff(head: bytes) -> Compression | None:
     """Say by an object's first bytes (10 are enough) how it is compressed; None when it is not.
 
-    Example:
+    Examples:
         >>> sniff(bz2.compress(b"a tar")), sniff(b"BZh9.jpg")
         ('bz2', None)
     """
@@ -98,7 +111,7 @@ def fitting_compression(name: str, compression: str | None) -> str | None:
 
     Raises OptionError where they differ: readers here go by content, others by the name.
 
-    Example:
+    Examples:
         >>> fitting_compression("a.tar.gz", None), fitting_compression("a.tar", "zstd")
         ('gzip', 'zstd')
     """
@@ -125,7 +138,7 @@ class BlockCompressor:
     bytes of ``add`` are the block, whole: `decompress_block` reads them alone. Raises OptionError for a compression or
     level that does not exist, MissingExtraError for zstd without the ``zstd`` extra.
 
-    Example:
+    Examples:
         >>> shard = BlockCompressor("gzip")
         >>> stored = [shard.add(b"first block"), shard.add(b"second block"), shard.finish()]
         >>> import gzip
@@ -161,10 +174,10 @@ def _encoder(compression: str, level: int) -> _Encoder:
         return GzipBlocks(level)
     if compression == "zstd":
         return ZstdBlocks(level)
-    return _InOrder(bz2.BZ2Compressor(level) if compression == "bz2" else lzma.LZMACompressor(preset=level))
+    return _UnseekableBlocks(bz2.BZ2Compressor(level) if compression == "bz2" else lzma.LZMACompressor(preset=level))
 
 
-class _InOrder:
+class _UnseekableBlocks:
     """bz2 and xz: what comes out of ``add`` lags behind what went in."""
 
     def __init__(self, stream: bz2.BZ2Compressor | lzma.LZMACompressor) -> None:
@@ -195,11 +208,8 @@ def decompress_block(compression: str, stored: bytes, size: int, *, first: bool)
     return plain
 
 
-# ------------------------------------------------------------- gzip, by isal where it has a wheel and by zlib elsewhere
-
-
 GZIP_MAGIC = b"\x1f\x8b\x08"  # with the method: there is only deflate
-GZIP_ERROR = cast("type[Exception]", _fast.error)
+GZIP_ERROR = cast("type[Exception]", _isal.error)
 """What `GzipMember` raises on damage. (isal's types say this is an exception; it is a class of them.)"""
 
 # No flags, no time, no extra flags, system unknown: what isal and zlib write here differs, this does not.
@@ -212,7 +222,7 @@ class GzipBlocks:
     """One gzip member with a full flush at the end of each block."""
 
     def __init__(self, level: int) -> None:
-        library = _fast if level in _FAST_LEVELS else zlib
+        library = _isal if level in _FAST_LEVELS else zlib
         self._deflate = library.compressobj(level, library.DEFLATED, _RAW)
         self._header = _HEADER
         self._crc = 0
@@ -235,7 +245,7 @@ class GzipBlocks:
 def inflate_block(stored: bytes, size: int, *, first: bool) -> bytes:
     """Inflate one block, stopping at one byte more than ``size``; raise TarError where it is no deflated data."""
     try:
-        plain: bytes = _fast.decompressobj(_GZIP if first else _RAW).decompress(stored, size + 1)
+        plain: bytes = _isal.decompressobj(_GZIP if first else _RAW).decompress(stored, size + 1)
     except GZIP_ERROR as error:
         raise TarError("a compressed block is damaged", expected="deflated data", found=error) from error
     return plain
@@ -245,7 +255,7 @@ class GzipMember:
     """Decompress one gzip member, as `bz2.BZ2Decompressor` does one stream; checksum and length are verified."""
 
     def __init__(self) -> None:
-        self._stream = _fast.decompressobj(_GZIP)
+        self._stream = _isal.decompressobj(_GZIP)
         self.needs_input = True
 
     @property
@@ -263,12 +273,9 @@ class GzipMember:
         return plain
 
 
-# ---------------------------------------------------------------------------------- zstd, through the zstandard package
-
-
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-_RLE = 1
-_PIECES_AT_ONCE = 16  # a header and a body a block, 128 KiB at most out of each body: 1 MiB
+_RLE_BLOCK = 1
+_MAX_PIECES = 16  # a header and a body a block, 128 KiB at most out of each body: 1 MiB
 
 
 def _zstandard() -> ModuleType:
@@ -353,7 +360,7 @@ class ZstdFrame:
     def _pass_pieces(self, held: bytes) -> int:
         """Where the whole pieces in ``held`` end, as many as may be decompressed at once."""
         at = 0
-        for _ in range(_PIECES_AT_ONCE):
+        for _ in range(_MAX_PIECES):
             start, stop = at, at + self._wanted
             if stop > len(held):
                 break
@@ -386,7 +393,7 @@ def _pieces() -> Generator[int, bytes, None]:
     while not last:
         mark = int.from_bytes((yield 3), "little")
         last, kind, size = bool(mark & 1), mark >> 1 & 3, mark >> 3
-        yield 1 if kind == _RLE else size
+        yield 1 if kind == _RLE_BLOCK else size
     if descriptor & 0b100:  # a checksum follows
         yield 4
 
@@ -399,14 +406,11 @@ def _header_size(descriptor: int) -> int:
     return 5 + (not single) + dictionary + content_size
 
 
-# ------------------------------------------ a compressed object as the stream of bytes it stands for, in bounded memory
-
-
-_RANGE = 8 << 20
-_INPUT = 256 << 10
-_OUTPUT = 1 << 20
+_READ_BYTES = 8 << 20
+_INPUT_BYTES = 256 << 10
+_OUTPUT_BYTES = 1 << 20
 # What `xz -9` needs is 65 MiB; a header may declare 4 GiB. (zstd has such a bound built in: 128 MiB.)
-_XZ_MEMORY = 256 << 20
+_XZ_MEMORY_BYTES = 256 << 20
 
 
 def decompressed(stream: SupportsRead, compression: str) -> SupportsRead:
@@ -417,12 +421,12 @@ def decompressed(stream: SupportsRead, compression: str) -> SupportsRead:
     the compressed object. A stream that is not ready (it gives None) is a StoreError. Takes a few MiB, however much a
     few bytes stand for.
 
-    Example:
+    Examples:
         >>> import io
         >>> decompressed(io.BytesIO(bz2.compress(b"one ") + bz2.compress(b"two")), "bz2").read(4)
         b'one '
     """
-    return _Decompressed(stream, compression, _format(compression))
+    return _DecompressedStream(stream, compression, _format(compression))
 
 
 def reader_stream(reader: ObjectReader) -> SupportsRead:
@@ -447,7 +451,7 @@ class _ReaderStream:
 
     def _range(self) -> bytes:
         info = self._reader.info
-        stop = min(self._next + _RANGE, info.size)
+        stop = min(self._next + _READ_BYTES, info.size)
         data = self._reader.read(self._next, stop)
         if self._next + len(data) < stop:
             found = f"the end at {self._next + len(data)}"
@@ -458,7 +462,7 @@ class _ReaderStream:
         return data
 
 
-class _Member(Protocol):
+class _Decompressor(Protocol):
     """One gzip member, bz2 or xz stream, or zstd frame, as the standard library's decompressors have it."""
 
     @property
@@ -475,7 +479,7 @@ class _Member(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Format:
-    begin: Callable[[], _Member]
+    begin: Callable[[], _Decompressor]
     errors: tuple[type[Exception], ...]
     """What a member raises on damage."""
 
@@ -486,20 +490,20 @@ def _format(compression: str) -> _Format:
     if compression == "bz2":
         return _Format(bz2.BZ2Decompressor, (OSError, ValueError))
     if compression == "xz":
-        return _Format(lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, _XZ_MEMORY), (lzma.LZMAError,))
+        return _Format(lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, _XZ_MEMORY_BYTES), (lzma.LZMAError,))
     if compression == "zstd":
         return _Format(ZstdFrame, (zstd_error(),))
     raise OptionError("no such compression", expected="one of gzip, bz2, xz, zstd", found=compression)
 
 
-class _Decompressed:
+class _DecompressedStream:
     """Member after member of one compressed stream."""
 
     def __init__(self, stream: SupportsRead, compression: str, layout: _Format) -> None:
         self._stream = stream
         self._compression = compression
         self._format = layout
-        self._member: _Member | None = layout.begin()
+        self._member: _Decompressor | None = layout.begin()
         self._input = b""
         self._start = 0  # where the input stands in the compressed stream
         self._stop = 0  # and where it ends
@@ -527,10 +531,10 @@ class _Decompressed:
             plain = self._decompress(member)
         return plain
 
-    def _decompress(self, member: _Member) -> bytes:
+    def _decompress(self, member: _Decompressor) -> bytes:
         data, self._input = self._input, b""
         try:
-            plain = member.decompress(data, _OUTPUT)
+            plain = member.decompress(data, _OUTPUT_BYTES)
         except self._format.errors as error:
             problem = f"the {self._compression} data is damaged"
             raise TarError(problem, found=error, offset=self._start) from error
@@ -540,7 +544,7 @@ class _Decompressed:
             self._member = None
         return plain
 
-    def _next_member(self) -> _Member | None:
+    def _next_member(self) -> _Decompressor | None:
         """Pass zeros over; what comes after them begins another member, and must be one."""
         self._keep(self._input.lstrip(b"\0"))
         while not self._input:
@@ -554,7 +558,7 @@ class _Decompressed:
         self._start = self._stop - len(rest)
 
     def _fetch(self) -> bool:
-        data = self._stream.read(_INPUT)
+        data = self._stream.read(_INPUT_BYTES)
         if data is None:
             problem = "the stream has nothing to read yet"
             raise StoreError(problem, expected="a blocking stream", found="a non-blocking one")
@@ -563,80 +567,101 @@ class _Decompressed:
         return bool(self._input)
 
 
-# ------------------------------------ compressed tars that cannot be read from the middle, unpacked once into the cache
-
-
-_PART = 1 << 20
-_MOST_TIMES = 200
-_MOST_AT_LEAST = 64 << 20
-_ENDS = 64
+_COPY_BYTES = 1 << 20
+_MAX_EXPANSION = 200
+_MIN_UNPACKED_LIMIT_BYTES = 64 << 20
+_CACHE_KEY_BYTES = 64
+_MAX_OPEN_TRIES = 3
+_OTHER_DISK_HINT = "set SHOAL_CACHE to a folder on another disk"
 
 
 def unpacked_cache(reader: ObjectReader, compression: str, cache_dir: str, *, most_bytes: int | None = None) -> str:
-    """Return the path of the tar that ``reader`` holds compressed, unpacked into ``cache_dir`` unless it is there.
+    """Return the path of what ``reader`` holds compressed, unpacked into ``cache_dir`` unless it is there.
 
     The copy appears whole or not at all, and is found again as long as the object's URL, size and version stay.
     Raises TarError when the data is damaged, cut, or unpacks to more than ``most_bytes`` (else 200 times its own size,
     64 MiB at least), and StoreError when the disk has no room for it.
     """
     path = os.path.join(cache_dir, "unpacked", f"{_cache_key(reader)}.tar")
-    if not os.path.exists(path):
-        try:
-            _unpack(reader, compression, path, most_bytes)
-        except ShoalError as error:
-            error.at(shard=reader.info.url)
-            raise
+    if os.path.exists(path):
+        mark_used(path)
+        return path
+    try:
+        size = _unpack(reader, compression, path, most_bytes)
+    except ShoalError as error:
+        error.at(shard=reader.info.url)
+        raise
+    count_added(path, size, options_for(reader.info.url).cache_bytes)
     return path
+
+
+def open_unpacked(reader: ObjectReader, compression: str) -> ObjectReader:
+    """Open what ``reader`` holds compressed, unpacked into the cache. Raises what `unpacked_cache` raises."""
+    limit = options_for(reader.info.url).cache_bytes
+    for _ in range(_MAX_OPEN_TRIES):
+        path = unpacked_cache(reader, compression, cache_dir())
+        try:
+            opened = LocalStore().open(path)
+        except ObjectNotFoundError:  # another process made room just now
+            continue
+        if opened.info.size > limit:
+            with contextlib.suppress(OSError):  # gone from the disk once it is closed
+                os.unlink(path)
+        return opened
+    hint = "raise cache_bytes with shoal.store.configure"
+    raise StoreError("the cache is too small for all that is being unpacked", found=reader.info.url, hint=hint)
 
 
 def _cache_key(reader: ObjectReader) -> str:
     """URL, size and version, and the first and last bytes: a modification time or a memory store's count may repeat."""
     info = reader.info
     url = os.path.abspath(local_path(info.url)) if scheme_of(info.url) == "file" else info.url
-    ends = reader.read(0, min(_ENDS, info.size)) + reader.read(max(0, info.size - _ENDS), info.size)
+    ends = reader.read(0, min(_CACHE_KEY_BYTES, info.size)) + reader.read(
+        max(0, info.size - _CACHE_KEY_BYTES), info.size
+    )
     return hashlib.sha256(json.dumps([url, info.size, info.version, ends.hex()]).encode()).hexdigest()
 
 
-def _unpack(reader: ObjectReader, compression: str, path: str, most_bytes: int | None) -> None:
+def _unpack(reader: ObjectReader, compression: str, path: str, most_bytes: int | None) -> int:
+    """Write the file; return its size."""
     stream = decompressed(reader_stream(reader), compression)
     writer = LocalStore().create(path)
     try:
-        _copy(stream, writer, _most(reader.info.size, most_bytes), _room(os.path.dirname(path)))
-        writer.commit(durable=True)  # a cut in the power must not leave half a copy that looks whole
+        most = _max_unpacked_bytes(reader.info.size) if most_bytes is None else most_bytes
+        _copy_bounded(stream, writer, most, _free_bytes(os.path.dirname(path)))
+        # A power cut must not leave an incomplete copy that looks complete.
+        return writer.commit(durable=True).size
     except BaseException:
         writer.abort()
         raise
 
 
-def _most(stored: int, most_bytes: int | None) -> int:
-    return max(_MOST_TIMES * stored, _MOST_AT_LEAST) if most_bytes is None else most_bytes
+def _max_unpacked_bytes(stored: int) -> int:
+    return max(_MAX_EXPANSION * stored, _MIN_UNPACKED_LIMIT_BYTES)
 
 
-def _room(folder: str) -> int:
+def _free_bytes(folder: str) -> int:
     try:
         os.makedirs(folder, exist_ok=True)
         return shutil.disk_usage(folder).free
     except OSError as error:
-        raise StoreError(error.strerror or str(error), found=folder, hint=_ELSEWHERE) from error
+        raise StoreError(error.strerror or str(error), found=folder, hint=_OTHER_DISK_HINT) from error
 
 
-_ELSEWHERE = "set SHOAL_CACHE to a folder on another disk"
-
-
-def _copy(stream: SupportsRead, writer: ObjectWriter, most: int, room: int) -> None:
+def _copy_bounded(stream: SupportsRead, writer: ObjectWriter, most: int, room: int) -> None:
     copied = 0
-    while part := stream.read(_PART):
+    while part := stream.read(_COPY_BYTES):
         copied += len(part)
         if copied > most:
-            hint = "if it is not a bomb, allow more with most_bytes="
+            hint = "if it is not a bomb, decompress it first"
             raise TarError(
-                "the compressed tar unpacks to too much", expected=f"at most {most} bytes", found="more", hint=hint
+                "the compressed data unpacks to too much", expected=f"at most {most} bytes", found="more", hint=hint
             )
         if copied > room:
             raise StoreError(
-                "the cache has no room to unpack a shard",
+                "the cache has no room to unpack a compressed file",
                 expected=f"over {room} bytes",
                 found=f"{room} free",
-                hint=_ELSEWHERE,
+                hint=_OTHER_DISK_HINT,
             )
         writer.write(part)

@@ -1,10 +1,10 @@
-"""Copy samples between shards as the bytes they are.
+"""Copy samples from shards into a new shard without decoding them.
 
 A sample of a tar is one run of bytes, headers and padding included, from the end of the sample before it to the end of
 its own last member. Neighbouring samples are one longer run. So a shard can be made of others by copying runs, and its
 index by copying rows: nothing is decoded, and each byte is checked against the source's index on the way.
 
-The bytes pass through this process once, in pieces: the next is read and checked while the last is written.
+The bytes pass through this process once: the next piece is read and checked while the last one is written.
 """
 
 from __future__ import annotations
@@ -20,39 +20,53 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from shoal._crc32 import crc32
+from shoal._typing import IntArray
 from shoal.errors import HeaderError
-from shoal.store import store_for
+from shoal.store._registry import store_for
 
-from ._background_io import WriteBehindBuffer, crc32
+from ._arrow_arrays import common_type
+from ._background_thread import WriteBehindBuffer
 from ._byte_reader import PlainBytes
-from ._index import Extents, IndexMetadata, LongExtents, ShardIndex, damaged
+from ._index import Extents, IndexMetadata, LongExtents, ShardIndex, damaged, field_totals
 from ._index_build import MOST_WIDE_FIELDS, BlockCutter
-from ._manifest import field_totals
 from ._member_names import WEBDATASET_RULE
 from ._metadata_columns import MOST_COLUMNS
 from ._shard import Shard
 from ._shard_file import WrittenShard, end_marker
 from ._source import ShardSource
-from ._tar_header import BLOCK, lay_out
+from ._tar_header import BLOCK, lay_out, padded
 from ._tar_scan import Chunk, StreamFeed, scan
 
 __all__ = ["CopySource", "can_copy", "copy_samples", "open_copy_source", "sample_spans"]
 
-Int64 = npt.NDArray[np.int64]
-_Piece = tuple[memoryview, Int64, Int64]
+_Piece = tuple[memoryview, IntArray, IntArray]
 """The next bytes of the new tar, where samples start in it, and the numbers of those samples."""
 _NONE = np.empty(0, np.int64)
-_LONG_RUN = 1 << 20
+_LONG_RUN_BYTES = 1 << 20
 """From here on a run is read by the source's blocks; shorter ones are gathered, and several read at once."""
-_GATHERED = 8 << 20
-_NUMBERS = {"int64", "double", "null"}
-_MOST_OPEN = 64
+_MAX_GATHERED_BYTES = 8 << 20
+_MAX_OPEN_SHARDS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRun:
+    """Neighbouring samples ``[first, last)`` of one shard, which go to ``at`` in the new tar."""
+
+    shard: int
+    first: int
+    last: int
+    start: int
+    stop: int
+    at: int
+    row: int
+    """The number of its first sample in the new shard."""
 
 
 def copy_samples(
     url: str,
     source: ShardSource,
-    numbers: Int64,
+    numbers: IntArray,
     *,
     hold: Callable[[int], CopySource] | None = None,
     extra: Sequence[tuple[str, bytes]] = (),
@@ -68,7 +82,7 @@ def copy_samples(
     kind (see `can_copy`), or a key would be there twice. Raises ChecksumError or HeaderError when a sample
     is damaged. ``tell`` is called with the samples and bytes of each part that is through.
 
-    Example:
+    Examples:
         >>> import shoal
         >>> from shoal.shard import ShardSource, copy_samples, locate_shards
         >>> with shoal.ShardWriter("memory://doc/copied/a-%06d.tar", max_samples=2) as writer:
@@ -78,16 +92,16 @@ def copy_samples(
         >>> copy_samples("memory://doc/copied/all.tar", source, np.array([4, 0, 1])).index.keys.to_pylist()
         ['k4', 'k0', 'k1']
     """
-    shards = HeldShards(source, hold)
+    shards = _SourceShards(source, hold)
     runs = _runs(shards, np.asarray(numbers, np.int64))
-    index = join_indexes([(shards.held(run.shard).index, run) for run in runs]) if runs else None
+    index = join_indexes([(shards.copy_source(run.shard).index, run) for run in runs]) if runs else None
     if index is None:
         return None
     cutter = BlockCutter()
-    sink = _Sink(url, hashed)
+    sink = _TarWriter(url, hashed)
     try:
         pieces = itertools.chain(_pieces(shards, runs), _extra_piece(extra))
-        for data, samples in _cut(pieces, cutter):
+        for data, samples in _cut_blocks(pieces, cutter):
             sink.write(data)
             tell(samples, len(data))
         before_commit()
@@ -99,32 +113,29 @@ def copy_samples(
         shards.close()
 
 
-def _runs(shards: HeldShards, numbers: Int64) -> list[Run]:
+def _runs(shards: _SourceShards, numbers: IntArray) -> list[CopyRun]:
     """The numbers as runs of neighbours; none where a shard cannot be copied from."""
     if not len(numbers):
         return []
     firsts = shards.source.starts
-    of = np.searchsorted(firsts, numbers, "right") - 1
-    breaks = np.flatnonzero((np.diff(numbers) != 1) | (np.diff(of) != 0)) + 1
+    owners = np.searchsorted(firsts, numbers, "right") - 1
+    breaks = np.flatnonzero((np.diff(numbers) != 1) | (np.diff(owners) != 0)) + 1
     edges = [0, *breaks.tolist(), len(numbers)]
     runs, at = [], 0
     for begin, end in itertools.pairwise(edges):
-        shard = int(of[begin])
-        held = shards.held(shard)
+        shard = int(owners[begin])
+        held = shards.copy_source(shard)
         if not held.copies:
             return []
         first = int(numbers[begin] - firsts[shard])
         last = first + end - begin
         start, stop = int(held.starts[first]), int(held.stops[last - 1])
-        runs.append(Run(shard, first, last, start, stop, at, begin))
+        runs.append(CopyRun(shard, first, last, start, stop, at, begin))
         at += stop - start
     return runs
 
 
-# ------------------------------------------------------------------------------------------------------------- reading
-
-
-def _cut(pieces: Iterable[_Piece], cutter: BlockCutter) -> Iterator[tuple[memoryview, int]]:
+def _cut_blocks(pieces: Iterable[_Piece], cutter: BlockCutter) -> Iterator[tuple[memoryview, int]]:
     """The bytes of each piece and how many samples start in it, cut into the new tar's blocks on the way."""
     at = 0
     for data, starts, rows in pieces:
@@ -133,7 +144,7 @@ def _cut(pieces: Iterable[_Piece], cutter: BlockCutter) -> Iterator[tuple[memory
         yield data, len(rows)
 
 
-def _pieces(shards: HeldShards, runs: Sequence[Run]) -> Iterator[_Piece]:
+def _pieces(shards: _SourceShards, runs: Sequence[CopyRun]) -> Iterator[_Piece]:
     for part in _parts(runs):
         if _is_long(part[0]):
             yield from _long_pieces(shards, part[0])
@@ -148,17 +159,17 @@ def _extra_piece(extra: Sequence[tuple[str, bytes]]) -> Iterator[_Piece]:
         yield memoryview(lay_out([name.encode() for name in names], contents, sizes, 0)[0]), _NONE, _NONE
 
 
-def _is_long(run: Run) -> bool:
-    return run.stop - run.start >= _LONG_RUN
+def _is_long(run: CopyRun) -> bool:
+    return run.stop - run.start >= _LONG_RUN_BYTES
 
 
-def _parts(runs: Sequence[Run]) -> Iterator[list[Run]]:
+def _parts(runs: Sequence[CopyRun]) -> Iterator[list[CopyRun]]:
     """Long runs alone, short ones some together."""
-    gathered: list[Run] = []
+    gathered: list[CopyRun] = []
     size = 0
     for run in runs:
         length = run.stop - run.start
-        if gathered and (_is_long(run) or size + length > _GATHERED):
+        if gathered and (_is_long(run) or size + length > _MAX_GATHERED_BYTES):
             yield gathered
             gathered, size = [], 0
         if _is_long(run):
@@ -170,9 +181,9 @@ def _parts(runs: Sequence[Run]) -> Iterator[list[Run]]:
         yield gathered
 
 
-def _long_pieces(shards: HeldShards, run: Run) -> Iterator[_Piece]:
+def _long_pieces(shards: _SourceShards, run: CopyRun) -> Iterator[_Piece]:
     """By the source's blocks, each checked as a whole; of the first and the last only what belongs to the run."""
-    starts = shards.held(run.shard).starts
+    starts = shards.copy_source(run.shard).starts
     for low, high, data in shards.open(run.shard).checked_blocks(run.start, run.stop):
         base, end = max(run.start, low), min(run.stop, high)
         first, last = np.clip(np.searchsorted(starts, (base, end)), run.first, run.last).tolist()
@@ -180,7 +191,7 @@ def _long_pieces(shards: HeldShards, run: Run) -> Iterator[_Piece]:
         yield memoryview(data)[base - low : end - low], starts[first:last] + (run.at - run.start), rows
 
 
-def _short_piece(shards: HeldShards, runs: list[Run]) -> _Piece:
+def _short_piece(shards: _SourceShards, runs: list[CopyRun]) -> _Piece:
     """In the source's order, several of a shard at once, into one buffer in the new order."""
     base = runs[0].at
     buffer = memoryview(bytearray(runs[-1].at + runs[-1].stop - runs[-1].start - base))
@@ -192,12 +203,12 @@ def _short_piece(shards: HeldShards, runs: list[Run]) -> _Piece:
             _check_members(shard, run, place)
     if shards.source.verify:
         _check_headers(shards, runs, buffer)
-    starts = [shards.held(run.shard).starts[run.first : run.last] + (run.at - run.start) for run in runs]
+    starts = [shards.copy_source(run.shard).starts[run.first : run.last] + (run.at - run.start) for run in runs]
     rows = np.arange(runs[0].row, runs[-1].row + runs[-1].last - runs[-1].first)
     return buffer, np.concatenate(starts), rows
 
 
-def _check_members(shard: Shard, run: Run, data: memoryview) -> None:
+def _check_members(shard: Shard, run: CopyRun, data: memoryview) -> None:
     for name, part in shard.index.fields.items():
         if part.crc is None:
             continue
@@ -208,29 +219,26 @@ def _check_members(shard: Shard, run: Run, data: memoryview) -> None:
                 raise damaged(shard.url, shard.index.keys[run.first + row].as_py(), name, offset, crc, found)
 
 
-def _check_headers(shards: HeldShards, runs: list[Run], data: memoryview) -> None:
+def _check_headers(shards: _SourceShards, runs: list[CopyRun], data: memoryview) -> None:
     """No checksum of the index is over a header, but each has one of its own, and says where its member lies."""
     stream = io.BytesIO(bytes(data) + end_marker(len(data)))
     chunks = [chunk for chunk in scan(StreamFeed(stream)) if isinstance(chunk, Chunk)]
     found = np.concatenate([np.empty(0, np.int64), *(chunk.offsets for chunk in chunks)])
-    expected = np.sort(np.concatenate([_offsets(shards.held(run.shard).index, run, runs[0].at) for run in runs]))
+    expected = np.sort(np.concatenate([_offsets(shards.copy_source(run.shard).index, run, runs[0].at) for run in runs]))
     if not np.array_equal(found, expected):
-        urls = sorted({shards.held(run.shard).url for run in runs})
+        urls = sorted({shards.copy_source(run.shard).url for run in runs})
         raise HeaderError("headers are not those that were indexed", shard=urls[0] if len(urls) == 1 else None)
 
 
-def _offsets(index: ShardIndex, run: Run, base: int) -> Int64:
+def _offsets(index: ShardIndex, run: CopyRun, base: int) -> IntArray:
     """Where the members of a run are, in a buffer that starts at ``base`` of the new tar."""
     parts = [part.offset[run.first : run.last].astype(np.int64) for part in index.fields.values()]
     offsets = np.concatenate(parts)
     return offsets[offsets > 0] - run.start + run.at - base
 
 
-# ------------------------------------------------------------------------------------------------------------- writing
-
-
-class _Sink:
-    """The new tar, and what is found out of it on the way."""
+class _TarWriter:
+    """The new tar being written, with its size, first header and hash."""
 
     def __init__(self, url: str, hashed: bool) -> None:
         self._writer = WriteBehindBuffer(store_for(url).create(url))
@@ -260,21 +268,7 @@ class _Sink:
         self._writer.abort()
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Neighbouring samples ``[first, last)`` of one shard, which go to ``at`` in the new tar."""
-
-    shard: int
-    first: int
-    last: int
-    start: int
-    stop: int
-    at: int
-    row: int
-    """The number of its first sample in the new shard."""
-
-
-_Picks = Sequence[tuple[ShardIndex, Run]]
+_Picks = Sequence[tuple[ShardIndex, CopyRun]]
 
 
 def join_indexes(picks: _Picks) -> ShardIndex | None:
@@ -286,24 +280,24 @@ def join_indexes(picks: _Picks) -> ShardIndex | None:
     keys = pa.concat_arrays([index.keys.slice(run.first, run.last - run.first) for index, run in picks])
     if len(keys.unique()) < len(keys):
         return None
-    fields = _joined_fields(picks)
+    fields = _join_fields(picks)
     if len(fields) > MOST_WIDE_FIELDS:
         return None
-    columns, dropped = _joined_columns(picks, fields)
-    return ShardIndex(IndexMetadata(0, 0, dropped=dropped), keys, fields, columns, None)
+    columns, facts = _join_columns(picks, fields)
+    return ShardIndex(facts, keys, fields, columns, None)
 
 
-def _joined_fields(picks: _Picks) -> dict[str, Extents]:
+def _join_fields(picks: _Picks) -> dict[str, Extents]:
     """Fields in the order in which they first appear in the new tar; those no sample has are gone."""
     counts = [run.last - run.first for _, run in picks]
     shifts = np.repeat(np.array([run.at - run.start for _, run in picks], np.int64), counts)
     names = dict.fromkeys(name for index, _ in picks for name in index.fields)
-    found = {name: _joined_extents(name, picks, shifts) for name in names}
+    found = {name: _join_extents(name, picks, shifts) for name in names}
     present = {name: int(part.offset[part.offset > 0][0]) for name, part in found.items() if part.offset.any()}
     return {name: found[name] for name in sorted(present, key=present.__getitem__)}
 
 
-def _joined_extents(name: str, picks: _Picks, shifts: npt.NDArray[np.int64]) -> Extents:
+def _join_extents(name: str, picks: _Picks, shifts: npt.NDArray[np.int64]) -> Extents:
     parts = [_slice(index.fields.get(name), run) for index, run in picks]
     offsets = np.concatenate([part.offset for part in parts]).view(np.int64)
     moved = np.where(offsets > 0, offsets + shifts, 0).view(np.uint64)
@@ -312,7 +306,7 @@ def _joined_extents(name: str, picks: _Picks, shifts: npt.NDArray[np.int64]) -> 
     return Extents(moved, np.concatenate([part.size for part in parts]), np.concatenate(crcs) if complete else None)
 
 
-def _slice(part: Extents | None, run: Run) -> Extents:
+def _slice(part: Extents | None, run: CopyRun) -> Extents:
     """A run's rows of a field; one that the shard does not have is lacking in each sample."""
     if part is None:
         none = np.zeros(run.last - run.first, np.uint64)
@@ -321,57 +315,66 @@ def _slice(part: Extents | None, run: Run) -> Extents:
     return Extents(part.offset[rows], part.size[rows], None if part.crc is None else part.crc[rows])
 
 
-def _joined_columns(picks: _Picks, fields: Iterable[str]) -> tuple[dict[str, pa.Array], dict[str, str]]:
-    """The columns of fields that are there still, and those that are not here and why."""
+def _join_columns(picks: _Picks, fields: Iterable[str]) -> tuple[dict[str, pa.Array], IndexMetadata]:
+    """The columns of fields that are there still, and what is known of those that are not here."""
     indexes = list({id(index): index for index, _ in picks}.values())
     dropped: dict[str, str] = {}
     for index in indexes:
         dropped |= index.facts.dropped
+    nested = {name for index in indexes for name in index.facts.nested}
     columns: dict[str, pa.Array] = {}
     for name in dict.fromkeys(name for index in indexes for name in index.columns):
-        if _belongs(name, dropped) or not _belongs(name, fields):
+        if _belongs_to(name, dropped) or not _belongs_to(name, fields):
             continue
-        kinds = {index.columns[name].type for index in indexes if name in index.columns}
-        texts = {str(kind) for kind in kinds}
-        if len(columns) >= MOST_COLUMNS:
-            dropped[name] = f"over {MOST_COLUMNS} columns"
-        elif len(texts - {"null"}) > 1 and not texts <= _NUMBERS:
-            dropped[name] = "mixed types"
+        unknown = [why for index in indexes if name not in index.columns and (why := index.facts.unanswerable(name))]
+        column = None if unknown or len(columns) >= MOST_COLUMNS else _join_column(name, picks)
+        if column is not None:
+            columns[name] = column
         else:
-            columns[name] = _joined_column(name, picks, _common(kinds))
-    return columns, dropped
+            dropped[name] = f"over {MOST_COLUMNS} columns" if len(columns) >= MOST_COLUMNS else "mixed types"
+    complete = all(index.facts.complete for index in indexes)
+    return columns, IndexMetadata(
+        0, 0, dropped=dropped, nested=sorted(nested), unreadable=_join_unreadable(picks), complete=complete
+    )
 
 
-def _belongs(column: str, fields: Iterable[str]) -> bool:
+def _join_column(name: str, picks: _Picks) -> pa.Array | None:
+    """One column of all runs; None where its types differ."""
+    parts = [
+        pa.nulls(run.last - run.first) if column is None else column.slice(run.first, run.last - run.first)
+        for column, run in ((index.columns.get(name), run) for index, run in picks)
+    ]
+    kind = common_type(parts)
+    try:
+        return None if kind is None else pa.concat_arrays([part.cast(kind) for part in parts])
+    except pa.ArrowInvalid:  # an integer that no float is equal to
+        return None
+
+
+def _join_unreadable(picks: _Picks) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    start = 0
+    for index, run in picks:
+        for field, rows in index.facts.unreadable.items():
+            moved = [start + row - run.first for row in rows if run.first <= row < run.last]
+            found.setdefault(field, []).extend(moved)
+        start += run.last - run.first
+    return {field: rows for field, rows in found.items() if rows}
+
+
+def _belongs_to(column: str, fields: Iterable[str]) -> bool:
     """Whether a column is of one of these fields: called as it is, or after it."""
     return any(column == field or column.startswith(f"{field}.") for field in fields)
 
 
-def _common(kinds: set[pa.DataType]) -> pa.DataType:
-    """The type that holds all of these: numbers of both kinds are fractions."""
-    by_name = {str(kind): kind for kind in kinds if str(kind) != "null"}
-    return by_name.get("double") or next(iter(by_name.values()), pa.null())
-
-
-def _joined_column(name: str, picks: _Picks, kind: pa.DataType) -> pa.Array:
-    return pa.concat_arrays([_rows_of(index.columns.get(name), run, kind) for index, run in picks])
-
-
-def _rows_of(column: pa.Array | None, run: Run, kind: pa.DataType) -> pa.Array:
-    if column is None:
-        return pa.nulls(run.last - run.first, kind)
-    part = column.slice(run.first, run.last - run.first)
-    return part if part.type == kind else part.cast(kind)
-
-
-def sample_spans(index: ShardIndex) -> tuple[Int64, Int64]:
+def sample_spans(index: ShardIndex) -> tuple[IntArray, IntArray]:
     """Where each sample's bytes start and stop in the tar, headers and padding included."""
     if not len(index):
         return np.empty(0, np.int64), np.empty(0, np.int64)
     last = np.zeros(len(index), np.int64)
     for part in index.fields.values():
         np.maximum(last, part.offset.view(np.int64) + part.size.view(np.int64), out=last)
-    stops = -(-last // BLOCK) * BLOCK
+    stops = padded(last)
     return np.concatenate(([0], stops[:-1])), stops
 
 
@@ -392,13 +395,13 @@ class CopySource:
 
     url: str
     index: ShardIndex
-    starts: Int64
-    stops: Int64
+    starts: IntArray
+    stops: IntArray
     copies: bool
     """Whether samples can be copied from it as bytes."""
 
     @property
-    def sizes(self) -> Int64:
+    def sizes(self) -> IntArray:
         """The bytes of a tar that each sample takes."""
         return self.stops - self.starts
 
@@ -407,10 +410,12 @@ def open_copy_source(source: ShardSource, number: int) -> CopySource:
     """What copying needs of a shard of a source. To hold many costs little memory, and saves opening them again."""
     shard = source.shard(number)
     starts, stops = sample_spans(shard.index)
-    return CopySource(shard.url, shard.index, starts, stops, can_copy(shard.index) and not _is_global(shard))
+    return CopySource(
+        shard.url, shard.index, starts, stops, can_copy(shard.index) and not _starts_with_global_header(shard)
+    )
 
 
-def _is_global(shard: Shard) -> bool:
+def _starts_with_global_header(shard: Shard) -> bool:
     """Whether the archive begins with a header that speaks of all members: it has no place in the middle of another."""
     head = bytearray(BLOCK)
     if len(shard.index):
@@ -418,8 +423,8 @@ def _is_global(shard: Shard) -> bool:
     return head[156:157] == b"g"
 
 
-class HeldShards:
-    """The shards that are copied from: all of those that were met are held, the last few are open."""
+class _SourceShards:
+    """The shards that are copied from: their indexes stay in memory, the most recently used ones are open."""
 
     def __init__(self, source: ShardSource, hold: Callable[[int], CopySource] | None = None) -> None:
         self.source = source
@@ -427,8 +432,8 @@ class HeldShards:
         self._held: dict[int, CopySource] = {}
         self._open: OrderedDict[int, Shard] = OrderedDict()
 
-    def held(self, number: int) -> CopySource:
-        """What is kept of a shard."""
+    def copy_source(self, number: int) -> CopySource:
+        """The index and sample positions of a shard."""
         found = self._held.get(number)
         if found is None:
             found = open_copy_source(self.source, number) if self._hold is None else self._hold(number)
@@ -437,14 +442,14 @@ class HeldShards:
 
     def open(self, number: int) -> Shard:
         """An open shard: only the file is opened, since its index is held."""
-        held = self.held(number)
+        held = self.copy_source(number)
         if held.index.facts.compression is not None:
             return self.source.shard(number)
         found = self._open.get(number)
         if found is None:
             data = PlainBytes(store_for(held.url).open(held.url))
             found = self._open[number] = Shard(held.url, held.index, data, verify=self.source.verify)
-            if len(self._open) > _MOST_OPEN:
+            if len(self._open) > _MAX_OPEN_SHARDS:
                 self._open.popitem(last=False)[1].close()
         self._open.move_to_end(number)
         return found

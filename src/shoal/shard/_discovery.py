@@ -1,36 +1,34 @@
-"""From what a user names (a file, a pattern, a folder, a manifest) to the shards it stands for."""
+"""Find the shards that a path, pattern, list, folder or manifest names, and group them by split."""
 
 from __future__ import annotations
 
 import itertools
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from shoal.errors import AccessDeniedError, ManifestError, ObjectNotFoundError, StoreError
-from shoal.store import (
-    base_name,
-    expand_pattern,
-    join_url,
-    no_such_path,
-    parent_url,
-    relative_url,
-    scheme_of,
-    store_for,
-)
+from shoal.store._base import ObjectInfo
+from shoal.store._pattern import expand_pattern
+from shoal.store._registry import no_such_path, store_for
+from shoal.store._url import base_name, join_url, parent_url, relative_url, scheme_of
 
+from ._energon_splits import ENERGON_SPLITS, load_energon_splits
 from ._journal import is_unfinished, recover
-from ._manifest import Manifest, ShardRecord, find_split, load_manifest, manifest_url, split_alias, split_of
+from ._manifest import Manifest, ShardRecord, load_manifest, manifest_url
 from ._open_shards import SIDECAR_FOLDER, index_url
 from ._source import ShardRef
+from ._split_names import find_split, split_alias, split_of
 
 __all__ = [
     "SHARD_ENDINGS",
     "ShardList",
+    "files_below",
     "is_dataset_folder",
     "locate_existing",
     "locate_shards",
+    "own_files",
     "shards_by_split",
     "tars_below",
 ]
@@ -39,6 +37,9 @@ SHARD_ENDINGS = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tbz2", ".tar.xz", ".tx
 
 _FILE = re.compile(r"\.[a-z][a-z0-9]*/?$|[{*?\[]", re.IGNORECASE)
 """What a URL has that is of a file, or of a pattern."""
+
+_NESTED = re.compile(r"(.+/)\.shoal/(?:manifest\.json|commit\.json|journal-[^/]*\.jsonl)", re.DOTALL)
+"""The files that make a folder below another a dataset of its own."""
 
 PathLike = str | os.PathLike[str]
 
@@ -50,14 +51,34 @@ class ShardList:
     shards: tuple[ShardRef, ...]
     manifest: Manifest | None = None
     root: str | None = None
+    energon_splits: Mapping[str, Sequence[str]] | None = None
+    """URLs of the shards of each split, where Energon's ``split.yaml`` lists them."""
+
+    @property
+    def has_splits(self) -> bool:
+        """Whether a manifest or ``split.yaml`` lists the splits."""
+        return self.manifest is not None or self.energon_splits is not None
+
+    def urls_by_split(self) -> dict[str, list[str]]:
+        """Return the URLs of the shards by split: as the manifest or ``split.yaml`` lists them, else by their names."""
+        urls = {ref.url: None for ref in self.shards}
+        if self.manifest is not None and self.root is not None:
+            splits = self.manifest.splits.items()
+            listed = {name: [join_url(self.root, record.path) for record in records] for name, records in splits}
+        elif self.energon_splits is not None:
+            listed = {name: list(members) for name, members in self.energon_splits.items()}
+        else:
+            return shards_by_split(urls, self.root)
+        return {name: [url for url in members if url in urls] for name, members in listed.items()}
 
 
 def locate_shards(path: PathLike | Iterable[PathLike], split: str | None = None) -> ShardList:
     """The shards that ``path`` names: a tar, a pattern, a list, a folder, or a manifest.
 
-    A folder with a manifest is what the manifest says, other tars in it are not looked at; one without is every tar
-    below it. ``split`` keeps the shards of one split, by the manifest or by their names; ``val`` and ``validation`` are
-    one. Raises ObjectNotFoundError when there is nothing, FieldError when the split is not there, naming those there.
+    A folder with a manifest is what the manifest says, other tars in it are not looked at; one without is what
+    Energon's ``split.yaml`` lists, else every tar below it. ``split`` keeps the shards of one split, by these lists or
+    by their names; ``val`` and ``validation`` are one. Raises ObjectNotFoundError when there is nothing, FieldError
+    when the split is not there, naming those there.
     """
     if isinstance(path, (str, os.PathLike)):
         text = os.fspath(path)
@@ -127,9 +148,19 @@ def _folder(root: str, split: str | None) -> ShardList:
             hint="run its writer again with resume=True, or name the shards that are there: '*.tar'",
         )
     if manifest is None:
-        return ShardList(tuple(ShardRef(url) for url in _of_split(tars_below(root), split, root)), None, root)
+        return _folder_without_manifest(root, split)
     records = manifest.shards if split is None else manifest.splits[find_split(split, manifest.splits)]
     return ShardList(tuple(_ref(root, record, manifest) for record in records), manifest, root)
+
+
+def _folder_without_manifest(root: str, split: str | None) -> ShardList:
+    listed = list(store_for(root).list(root))
+    tars = _own_tars(root, listed)
+    if all(relative_url(info.url, root) != ENERGON_SPLITS for info in listed):
+        return ShardList(tuple(ShardRef(url) for url in _of_split(tars, split, root)), None, root)
+    splits = load_energon_splits(root, [relative_url(url, root) for url in tars])
+    members = [url for name in splits for url in splits[name]] if split is None else splits[find_split(split, splits)]
+    return ShardList(tuple(ShardRef(url) for url in dict.fromkeys(members)), None, root, splits)
 
 
 def _ref(root: str, record: ShardRecord, manifest: Manifest) -> ShardRef:
@@ -138,14 +169,32 @@ def _ref(root: str, record: ShardRecord, manifest: Manifest) -> ShardRef:
 
 
 def tars_below(root: str) -> list[str]:
-    """Every tar below a folder but for hidden ones. Raises ObjectNotFoundError when there is none."""
-    urls = (info.url for info in store_for(root).list(root))
-    found = [url for url in urls if url.lower().endswith(SHARD_ENDINGS) and not _is_hidden(relative_url(url, root))]
-    if not found:
+    """Every tar below a folder but for hidden ones and other datasets'. Raises ObjectNotFoundError when there is none.
+
+    A folder below with a manifest, or with an unfinished write, is a dataset of its own.
+    """
+    return _own_tars(root, store_for(root).list(root))
+
+
+def _own_tars(root: str, listed: Iterable[ObjectInfo]) -> list[str]:
+    tars = [info.url for info in own_files(root, listed) if info.url.lower().endswith(SHARD_ENDINGS)]
+    if not tars:
         raise ObjectNotFoundError(
             "the folder has no tar shards", found=root, hint="pack a folder of samples with `shoal pack`"
         )
-    return found
+    return tars
+
+
+def files_below(root: str) -> list[ObjectInfo]:
+    """Every file below a folder, but for hidden ones and those of datasets in folders below. One listing is enough."""
+    return own_files(root, store_for(root).list(root))
+
+
+def own_files(root: str, listed: Iterable[ObjectInfo]) -> list[ObjectInfo]:
+    """Of what a listing of ``root`` gave, the files that are not hidden and not of datasets in folders below."""
+    infos = {relative_url(info.url, root): info for info in listed}
+    nested = tuple({match[1] for path in infos if (match := _NESTED.fullmatch(path)) is not None})
+    return [info for path, info in infos.items() if not _is_hidden(path) and not (nested and path.startswith(nested))]
 
 
 def _is_hidden(path: str) -> bool:
@@ -157,7 +206,7 @@ def shards_by_split(urls: Iterable[str], root: str | None = None) -> dict[str, l
 
     Folders above say nothing, unless the last one is a split's name: ``test/a.tar`` is a test, ``test_run/a.tar`` not.
 
-    Example:
+    Examples:
         >>> shards_by_split(["test_run/val/a.tar", "test_run/b.tar"])
         {'validation': ['test_run/val/a.tar'], 'train': ['test_run/b.tar']}
     """

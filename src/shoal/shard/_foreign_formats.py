@@ -1,8 +1,14 @@
-"""The indexes of wids, Energon and DALI.
+"""Import and export the indexes of wids, Energon and DALI.
 
-``X.tar.idx`` holds where each sample starts, headers included, and where the last one ends: unsigned 64-bit numbers in
-the machine's byte order. The database also knows the members (``sample_parts``), in its later versions; ``.info.json``
-beside it lists the shards in the order of their numbers.
+A wids index lists shards and knows nothing of their members, so it becomes a list of shards, not a shard index.
+
+Energon's ``X.tar.idx`` holds where each sample starts, headers included, and where the last one ends: unsigned 64-bit
+numbers in the machine's byte order. Its database also knows the members (``sample_parts``), in its later versions;
+``.info.json`` beside it lists the shards in the order of their numbers.
+
+DALI's index has a line ``v1.2 N``, then for each sample a line with ``extension offset size name`` of every member;
+v1.1 has no names. Offsets are those of the data. Values are separated by spaces, so names and extensions with spaces
+cannot be stored.
 """
 
 from __future__ import annotations
@@ -20,13 +26,16 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from shoal._crc32 import crc32
+from shoal._typing import IntArray
 from shoal.errors import ShardIndexError, StaleIndexError, WriteError
-from shoal.store import ObjectReader, join_url, local_path, parent_url, relative_url, scheme_of, store_for
+from shoal.store._base import ObjectReader
+from shoal.store._registry import store_for
+from shoal.store._url import join_url, local_path, parent_url, relative_url, scheme_of
 
-from ._background_io import crc32
-from ._foreign_index import SCAN_INSTEAD, ForeignIndex, Tar, Walked, import_claim, known_members, walk
+from ._foreign_index import SCAN_INSTEAD, ForeignIndex, Tar, TarMembers, import_foreign, walk_headers
 from ._index import ShardIndex
-from ._index_build import MemberColumns
+from ._index_build import MemberColumns, member_columns
 from ._member_names import WEBDATASET_RULE, Grouper, KeyRule
 from ._tar_header import BLOCK
 
@@ -42,14 +51,8 @@ __all__ = [
 ]
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
-Int64 = npt.NDArray[np.int64]
-_Place = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+_Offset = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 
-
-# ------------------------------------------------------------------------------------------------------- the wids index
-
-
-# It knows nothing of what is inside a shard, so it becomes a list of shards, not a shard index.
 
 _KIND = "wids-shard-index-v1"
 _VERSION = 1
@@ -91,7 +94,7 @@ def import_wids(json_url: str) -> list[WidsShard]:
     Relative URLs count from ``base``, else from the folder of the JSON they stand in. A dataset may be in a JSON of its
     own (``source_url``), which may not refer to others in turn. Raises ShardIndexError when it is not such a JSON.
 
-    Example:
+    Examples:
         >>> url = "memory://wids/index.json"
         >>> text = b'{"wids_version": 1, "shardlist": [{"url": "a.tar", "nsamples": 7}]}'
         >>> _ = store_for(url).write_all(url, text)
@@ -102,7 +105,7 @@ def import_wids(json_url: str) -> list[WidsShard]:
     if document.kind is None and document.wids_version is None:
         raise ShardIndexError("this is not a wids index", expected="wids_version 1", found="none", shard=json_url)
     folder = _base(document, parent_url(json_url))
-    shards = _resolved(document, folder, json_url)
+    shards = _resolve_shards(document, folder, json_url)
     for dataset in document.datasets:
         shards += _dataset(dataset, folder, json_url)
     if not shards:
@@ -127,7 +130,7 @@ def _read(url: str) -> _Document:
 def _dataset(dataset: _Document, folder: str, json_url: str) -> list[WidsShard]:
     if dataset.source_url is None:
         return _listed(dataset, _base(dataset, folder), json_url)
-    url = _joined(folder, dataset.source_url, json_url)
+    url = _resolve_url(folder, dataset.source_url, json_url)
     return _listed(found := _read(url), _base(found, parent_url(url)), url)
 
 
@@ -137,21 +140,21 @@ def _listed(dataset: _Document, folder: str, json_url: str) -> list[WidsShard]:
         raise ShardIndexError(problem, found=dataset.source_url or "datasets", shard=json_url, hint=hint)
     if dataset.shardlist is None:
         raise ShardIndexError("a dataset of a wids index has neither shardlist nor source_url", shard=json_url)
-    return _resolved(dataset, folder, json_url)
+    return _resolve_shards(dataset, folder, json_url)
 
 
-def _resolved(document: _Document, folder: str, json_url: str) -> list[WidsShard]:
+def _resolve_shards(document: _Document, folder: str, json_url: str) -> list[WidsShard]:
     return [
-        WidsShard(_joined(folder, entry.url, json_url), entry.nsamples, entry.filesize, entry.md5sum)
+        WidsShard(_resolve_url(folder, entry.url, json_url), entry.nsamples, entry.filesize, entry.md5sum)
         for entry in document.shardlist or ()
     ]
 
 
 def _base(document: _Document, folder: str) -> str:
-    return folder if document.base is None else _joined(folder, document.base, folder)
+    return folder if document.base is None else _resolve_url(folder, document.base, folder)
 
 
-def _joined(folder: str, url: str, json_url: str) -> str:
+def _resolve_url(folder: str, url: str, json_url: str) -> str:
     """``url`` as seen from ``folder``."""
     if url.startswith("pipe:"):
         raise ShardIndexError("a wids index names a command in place of a shard", found=url, shard=json_url)
@@ -188,13 +191,13 @@ def export_wids(shards: Sequence[WidsShard], url: str, *, name: str | None = Non
     """
     folder = parent_url(url)
     entries = tuple(
-        _Entry(_seen_from(folder, shard.url), shard.nsamples, shard.filesize, shard.md5sum) for shard in shards
+        _Entry(_relative_to(folder, shard.url), shard.nsamples, shard.filesize, shard.md5sum) for shard in shards
     )
     document = _Document(kind=_KIND, wids_version=_VERSION, name=name, shardlist=entries)
     store_for(url).write_all(url, msgspec.json.format(msgspec.json.encode(document), indent=2))
 
 
-def _seen_from(folder: str, url: str) -> str:
+def _relative_to(folder: str, url: str) -> str:
     """How a JSON in ``folder`` names ``url``."""
     if "://" in url:
         return url.removeprefix(folder.rstrip("/") + "/") if "://" in folder else url
@@ -204,9 +207,6 @@ def _seen_from(folder: str, url: str) -> str:
         return url
     relative = os.path.relpath(local_path(url), local_path(folder)).replace(os.sep, "/")
     return url if os.path.isabs(url) and relative.startswith("../") else relative
-
-
-# ---------------------------------------------------------------------------------------------------- Energon's indexes
 
 
 _SQLITE = b"SQLite format 3\0"
@@ -219,7 +219,7 @@ def import_energon(index_url: str, shard_url: str, reader: ObjectReader, rule: K
     otherwise all headers are read. Raises ShardIndexError when the file is not such an index or does not have this
     shard, and StaleIndexError when it does not fit the tar.
 
-    Example:
+    Examples:
         >>> from shoal.shard._tar_header import build_header
         >>> store, url = store_for("memory://energon"), "memory://energon/a.tar"
         >>> _ = store.write_all(url, build_header(b"a.txt", 5) + b"hello" + bytes(507 + 1024))
@@ -231,14 +231,11 @@ def import_energon(index_url: str, shard_url: str, reader: ObjectReader, rule: K
     with closing(store_for(index_url).open(index_url)) as opened:
         if opened.read(0, len(_SQLITE)) == _SQLITE:
             return _from_database(index_url, tar)
-        bounds = _bounds(opened.read(0, opened.info.size), index_url, tar)
+        bounds = _parse_bounds(opened.read(0, opened.info.size), index_url, tar)
     return _from_bounds(bounds, tar)
 
 
-# ------------------------------------------------------------------------------------------------------------ .tar.idx
-
-
-def _bounds(data: bytes, index_url: str, tar: Tar) -> Int64:
+def _parse_bounds(data: bytes, index_url: str, tar: Tar) -> IntArray:
     if not data or len(data) % 8:
         expected, found = "64-bit numbers", f"{len(data)} bytes in {index_url}"
         raise ShardIndexError(
@@ -256,34 +253,31 @@ def _bounds(data: bytes, index_url: str, tar: Tar) -> Int64:
     return bounds.astype(np.int64)
 
 
-def _from_bounds(bounds: Int64, tar: Tar) -> ShardIndex:
+def _from_bounds(bounds: IntArray, tar: Tar) -> ShardIndex:
     """The tar's own headers say what is in each sample; its samples must be the ones stated."""
-    walked = walk(tar)
+    walked = walk_headers(tar)
     samples, first = _energon_samples(walked, tar.rule.encoding)
     actual = np.append(walked.starts[first], walked.stop)
     if len(actual) != len(bounds):
-        raise _stale("other samples than the index says", f"{len(bounds) - 1} samples", str(len(first)), tar)
+        raise _stale_error("other samples than the index says", f"{len(bounds) - 1} samples", str(len(first)), tar)
     if (actual != bounds).any():
         at = int((actual != bounds).argmax())
         what = f"sample {at}" if at < len(first) else "the end"
-        raise _stale("other samples than the index says", f"{what} at {bounds[at]}", f"at {actual[at]}", tar)
-    return import_claim(ForeignIndex(walked.names, samples, walked.offsets, walked.sizes), tar)
+        raise _stale_error("other samples than the index says", f"{what} at {bounds[at]}", f"at {actual[at]}", tar)
+    return import_foreign(ForeignIndex(walked.names, samples, walked.offsets, walked.sizes), tar)
 
 
-def _stale(problem: str, expected: str, found: str, tar: Tar) -> StaleIndexError:
+def _stale_error(problem: str, expected: str, found: str, tar: Tar) -> StaleIndexError:
     return StaleIndexError(f"the shard has {problem}", expected=expected, found=found, shard=tar.url, hint=SCAN_INSTEAD)
 
 
-def _energon_samples(walked: Walked, encoding: str) -> tuple[Int64, Int64]:
+def _energon_samples(walked: TarMembers, encoding: str) -> tuple[IntArray, IntArray]:
     """The number of each member's sample as Energon counts, -1 for none; and where each sample's first member is."""
     grouped = Grouper(KeyRule(encoding=encoding)).add(walked.names)
     samples = np.full(len(walked.names), -1, np.int64)
     kept = np.arange(len(samples)) if grouped.kept is None else grouped.kept
     samples[kept] = grouped.rows
     return samples, kept[np.diff(grouped.rows, prepend=-1) != 0]
-
-
-# -------------------------------------------------------------------------------------------------------- index.sqlite
 
 
 class _Info(msgspec.Struct, frozen=True):
@@ -297,7 +291,7 @@ def _from_database(sqlite_url: str, tar: Tar) -> ShardIndex:
     with _database(sqlite_url, tar) as connection:
         query = "SELECT sample_key, sample_index, byte_offset, byte_size FROM samples WHERE tar_file_id = ?"
         rows = connection.execute(f"{query} ORDER BY sample_index", (number,)).fetchall()
-        samples = msgspec.convert(rows, list[tuple[str, int, _Place, _Place]])
+        samples = msgspec.convert(rows, list[tuple[str, int, _Offset, _Offset]])
         if len(samples) != count or [sample[1] for sample in samples] != list(range(count)):
             expected, found = f"{count} samples, as .info.json says", f"{len(samples)} in {sqlite_url}"
             problem = "the Energon database is not whole"
@@ -305,9 +299,9 @@ def _from_database(sqlite_url: str, tar: Tar) -> ShardIndex:
         bounds = np.array([[start, start + size] for _, _, start, size in samples], np.int64).reshape(-1, 2)
         if not _has_parts(connection):
             return _from_bounds(np.append(bounds[:, 0], bounds[-1:, 1]) if count else np.zeros(1, np.int64), tar)
-        claim = _parts(connection, number, [sample[0] for sample in samples], tar)
-    _check_inside(claim, bounds, tar)
-    return import_claim(claim, tar)
+        foreign = _database_members(connection, number, [sample[0] for sample in samples], tar)
+    _check_inside(foreign, bounds, tar)
+    return import_foreign(foreign, tar)
 
 
 def _shard_number(sqlite_url: str, shard_url: str) -> tuple[int, int]:
@@ -358,10 +352,10 @@ def _has_parts(connection: sqlite3.Connection) -> bool:
     return connection.execute(query).fetchone() is not None
 
 
-def _parts(connection: sqlite3.Connection, number: int, keys: list[str], tar: Tar) -> ForeignIndex:
+def _database_members(connection: sqlite3.Connection, number: int, keys: list[str], tar: Tar) -> ForeignIndex:
     query = "SELECT sample_index, part_name, content_byte_offset, content_byte_size FROM sample_parts"
     rows = connection.execute(f"{query} WHERE tar_file_id = ? ORDER BY sample_index, content_byte_offset", (number,))
-    parts = msgspec.convert(rows.fetchall(), list[tuple[int, str, _Place, _Place]])
+    parts = msgspec.convert(rows.fetchall(), list[tuple[int, str, _Offset, _Offset]])
     samples = np.array([part[0] for part in parts], np.int64)
     if not np.array_equal(np.unique(samples), np.arange(len(keys))):
         expected, found = f"members of {len(keys)} samples", f"of {len(np.unique(samples))}"
@@ -371,19 +365,18 @@ def _parts(connection: sqlite3.Connection, number: int, keys: list[str], tar: Ta
     return ForeignIndex(names, samples, *(np.array([part[at] for part in parts], np.int64) for at in (2, 3)))
 
 
-def _check_inside(claim: ForeignIndex, bounds: Int64, tar: Tar) -> None:
+def _check_inside(foreign: ForeignIndex, bounds: IntArray, tar: Tar) -> None:
     """A member lies inside its sample, as the other table has it."""
-    outside = (claim.offsets < bounds[claim.samples, 0]) | (claim.offsets > bounds[claim.samples, 1] - claim.sizes)
+    outside = (foreign.offsets < bounds[foreign.samples, 0]) | (
+        foreign.offsets > bounds[foreign.samples, 1] - foreign.sizes
+    )
     if outside.any():
         at = int(outside.argmax())
-        start, stop = bounds[claim.samples[at]].tolist()
-        problem, expected = "the Energon database contradicts itself", f"{claim.names[at]} between {start} and {stop}"
+        start, stop = bounds[foreign.samples[at]].tolist()
+        problem, expected = "the Energon database contradicts itself", f"{foreign.names[at]} between {start} and {stop}"
         raise ShardIndexError(
-            problem, expected=expected, shard=tar.url, offset=int(claim.offsets[at]), hint=SCAN_INSTEAD
+            problem, expected=expected, shard=tar.url, offset=int(foreign.offsets[at]), hint=SCAN_INSTEAD
         )
-
-
-# -------------------------------------------------------------------------------------------------------------- export
 
 
 def export_tar_idx(index: ShardIndex, url: str, reader: ObjectReader) -> None:
@@ -402,7 +395,7 @@ def export_tar_idx(index: ShardIndex, url: str, reader: ObjectReader) -> None:
         )
     head = reader.read(0, BLOCK)
     index.check_object(shard_url, reader.info.size, head, crc32(head))
-    members = known_members(index)
+    members = member_columns(index)
     if facts.rule.dot != "first" or (np.diff(members.rows) < 0).any():
         problem, found = "Energon would see other samples than the index has", str(facts.rule)
         raise WriteError(problem, expected="runs of members, grouped at the first dot", found=found, shard=shard_url)
@@ -412,7 +405,7 @@ def export_tar_idx(index: ShardIndex, url: str, reader: ObjectReader) -> None:
     store_for(url).write_all(url, bounds.astype("=u8").tobytes())
 
 
-def _plain_bounds(members: MemberColumns, reader: ObjectReader) -> Int64 | None:
+def _plain_bounds(members: MemberColumns, reader: ObjectReader) -> IntArray | None:
     """The bounds where each sample has one plain header before its first member; None where some has more than that."""
     first = np.diff(members.rows, prepend=-1) != 0
     stops = members.offsets + (members.sizes + BLOCK - 1) // BLOCK * BLOCK
@@ -424,20 +417,14 @@ def _plain_bounds(members: MemberColumns, reader: ObjectReader) -> Int64 | None:
     return np.append(starts, stop)
 
 
-def _walked_bounds(members: MemberColumns, tar: Tar) -> Int64:
-    walked = walk(tar)
+def _walked_bounds(members: MemberColumns, tar: Tar) -> IntArray:
+    walked = walk_headers(tar)
     first = members.offsets[np.diff(members.rows, prepend=-1) != 0]
     at = np.searchsorted(walked.offsets, first)
     if not np.array_equal(walked.offsets[np.minimum(at, len(walked.offsets) - 1)] if len(at) else at, first):
-        raise _stale("no members where the index says", f"{len(first)} samples", "others", tar)
+        raise _stale_error("no members where the index says", f"{len(first)} samples", "others", tar)
     return np.append(walked.starts[at], walked.stop)
 
-
-# --------------------------------------------------------------------------------------------------------- DALI's index
-
-
-# ``v1.2 N``, then on each line, for every member, ``extension offset size name``; v1.1 has no names. Offsets are those
-# of the data. Parts are separated by spaces, so names and extensions with spaces have no place in it.
 
 _PARTS = {b"v1.2": 4, b"v1.1": 3}
 _WHITE = frozenset(" \t\n\v\f\r")
@@ -461,7 +448,7 @@ def import_dali(idx_url: str, shard_url: str, reader: ObjectReader, rule: KeyRul
     Version 1.2 needs only a few headers of the tar; version 1.1 has no names, so all headers are read. Raises
     ShardIndexError when the file is not such an index, and StaleIndexError when it does not fit the tar.
 
-    Example:
+    Examples:
         >>> from shoal.shard._tar_header import build_header
         >>> store = store_for("memory://dali")
         >>> _ = store.write_all("memory://dali/a.tar", build_header(b"a.txt", 5) + b"hello" + bytes(507 + 1024))
@@ -471,7 +458,7 @@ def import_dali(idx_url: str, shard_url: str, reader: ObjectReader, rule: KeyRul
         (['a'], 512)
     """
     tar = Tar(shard_url, reader, rule)
-    components = _parsed(store_for(idx_url).read_all(idx_url), idx_url, shard_url)
+    components = _parse_lines(store_for(idx_url).read_all(idx_url), idx_url, shard_url)
     offsets, sizes = _column(components, "offset"), _column(components, "size")
     if any(part.name is None or b"\\" in part.name for part in components):
         # GNU tar, which DALI's tool asks for names, writes unusual ones with backslashes
@@ -479,7 +466,7 @@ def import_dali(idx_url: str, shard_url: str, reader: ObjectReader, rule: KeyRul
     else:
         names = [_decoded(part, tar) for part in components]
     try:
-        return import_claim(ForeignIndex(names, _column(components, "line"), offsets, sizes), tar)
+        return import_foreign(ForeignIndex(names, _column(components, "line"), offsets, sizes), tar)
     except StaleIndexError as error:
         if reader.read(156, 157) == b"x":
             error.hint = f"DALI's wds2idx misplaces members that have PAX headers; {SCAN_INSTEAD}"
@@ -490,7 +477,7 @@ def _column(components: list[_Component], name: str) -> npt.NDArray[np.int64]:
     return np.array([getattr(part, name) for part in components], np.int64)
 
 
-def _parsed(data: bytes, idx_url: str, shard_url: str) -> list[_Component]:
+def _parse_lines(data: bytes, idx_url: str, shard_url: str) -> list[_Component]:
     lines = data.removesuffix(b"\n").split(b"\n")
     head = lines[0].split()
     if len(head) != 2 or head[0] not in _PARTS or not _is_number(head[1]):
@@ -561,7 +548,7 @@ def _decoded(part: _Component, tar: Tar) -> str:
 
 def _names_in_tar(tar: Tar, offsets: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> list[str]:
     """The names of the members at these places, from the tar's own headers."""
-    walked = walk(tar)
+    walked = walk_headers(tar)
     at = np.searchsorted(walked.offsets, offsets)
     inside = np.minimum(at, len(walked.offsets) - 1)
     wrong = np.ones(len(offsets), bool)
@@ -586,7 +573,7 @@ def export_dali_idx(index: ShardIndex, url: str) -> None:
         raise WriteError("DALI has no index of a shard without samples")
     keys, fields = index.key_list(0, len(index)), list(index.fields)
     lines: list[list[str]] = [[] for _ in keys]
-    members = known_members(index)
+    members = member_columns(index)
     columns = (members.rows.tolist(), members.fields.tolist(), members.offsets.tolist(), members.sizes.tolist())
     for row, code, offset, size in zip(*columns, strict=True):
         lines[row].append(_words(keys[row], fields[code], offset, size))

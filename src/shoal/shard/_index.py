@@ -1,9 +1,9 @@
-"""`ShardIndex`: its columns, loading, saving, and its checksum.
+"""`ShardIndex`: the index of one shard, how it is stored, and the checksum over it.
 
-One Arrow IPC file a shard, uncompressed, opened by memory map. Columns: ``key``, then per field its offset, size and
-crc, then the metadata columns. A column's part is in its Arrow field metadata (``role``), not only in its name,
-because a JSON may well have a key called ``offset``. What concerns the whole shard is in the schema's metadata, and so
-is a crc32 of all that the index says.
+An index is one Arrow IPC file per shard, uncompressed, opened by memory map. Columns: ``key``, then per field its
+offset, size and crc, then the metadata columns. A column's role is in its Arrow field metadata (``role``), not only in
+its name, because a JSON may have a key called ``offset``. Metadata of the shard is in the schema's metadata, and so is
+a crc32 of the index.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from shoal._crc32 import crc32
+from shoal._typing import IntArray, UInt32Array, UInt64Array
 from shoal.errors import ChecksumError, ShardIndexError, StaleIndexError
-from shoal.store import ObjectInfo, local_path, scheme_of, store_for
+from shoal.store._base import ObjectInfo
+from shoal.store._registry import store_for
+from shoal.store._url import local_path, scheme_of
 
-from ._background_io import crc32
+from ._arrow_arrays import as_arrow, as_numpy
 from ._member_names import WEBDATASET_RULE, KeyRule
-from ._metadata_columns import as_arrow, as_numpy
 
 __all__ = [
     "Blocks",
@@ -32,38 +35,39 @@ __all__ = [
     "IndexMetadata",
     "KnownIndex",
     "LongExtents",
+    "Member",
     "ShardIndex",
     "damaged",
     "decode_index",
     "edges_from",
     "encode_index",
+    "field_totals",
     "load_index",
     "members_of",
     "parts_of",
+    "row_extents",
     "rows_per_read",
     "save_index",
+    "spread",
 ]
 
-UInt64 = npt.NDArray[np.uint64]
-UInt32 = npt.NDArray[np.uint32]
-Int64 = npt.NDArray[np.int64]
-VERSION = 1
+VERSION = 2
 _FACTS = b"shoal.facts"
 _BLOCKS = b"shoal.blocks."
-_MOST_READ = 8 << 20
-"""Bytes that are looked through when an index is opened: half a millisecond."""
-_MOST_COPIED = 64 << 10
-"""Bytes of a local index that is read, not mapped: that is quicker, and thousands of such still take little memory."""
+_MAX_CHECKED_BYTES = 8 << 20
+"""Indexes up to this size are checked when they are opened, which takes half a millisecond."""
+_MAX_COPIED_BYTES = 64 << 10
+"""Local indexes up to this size are read, not mapped: that is faster, and thousands of them take little memory."""
 CRC = b"shoal.crc"
 """Where the schema's metadata has the crc32 of all else."""
-_WIDTHS: dict[pa.DataType, type[np.signedinteger[Any]]] = {
+_OFFSET_TYPES: dict[pa.DataType, type[np.signedinteger[Any]]] = {
     pa.string(): np.int32,
     pa.binary(): np.int32,
     pa.large_string(): np.int64,
     pa.large_binary(): np.int64,
 }
 EXTENT_ROLES = (b"offset", b"size", b"crc")
-_ROWS = 8192
+_EDGE_ROWS = 8192
 _MISSING = np.int64(-1)
 
 
@@ -71,9 +75,9 @@ _MISSING = np.int64(-1)
 class Extents:
     """Where one field lies in each sample. Offset 0 means the sample lacks it: no member's data starts there."""
 
-    offset: UInt64
-    size: UInt64
-    crc: UInt32 | None
+    offset: UInt64Array
+    size: UInt64Array
+    crc: UInt32Array | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +88,10 @@ class Blocks:
     than there are blocks, so that block ``i`` is ``[x[i], x[i + 1])``.
     """
 
-    rows: Int64
-    offsets: Int64
-    crcs: UInt32
-    stored: Int64 | None = None
+    rows: IntArray
+    offsets: IntArray
+    crcs: UInt32Array
+    stored: IntArray | None = None
     """Where each block starts in the compressed object; None when the object is the tar itself."""
 
     def __len__(self) -> int:
@@ -106,8 +110,30 @@ class IndexMetadata:
     compression: str | None = None
     skipped: dict[str, int] = field(default_factory=dict)
     dropped: dict[str, str] = field(default_factory=dict)
-    """Metadata columns that are not here, and why."""
+    """Metadata columns that are not here, and why; of a field, all its columns."""
+    nested: Sequence[str] = ()
+    """Names under which a list or a mapping is in some sample: they have no column."""
+    unreadable: dict[str, list[int]] = field(default_factory=dict)
+    """Rows whose member does not decode, by field; their columns are null."""
+    complete: bool = True
+    """Whether a name that is neither a column, nor nested or dropped, is one that no sample has."""
     version: int = VERSION
+
+    def unanswerable(self, column: str) -> str | None:
+        """Why a name that is not a column of the index may still have values in the samples; None if it has none."""
+        if column in self.nested:
+            return "it is a list or a mapping in some samples"
+        parts = column.split(".")
+        for end in range(len(parts), 0, -1):
+            name = ".".join(parts[:end])
+            if name in self.dropped:
+                return f"{name} is not in the index: {self.dropped[name]}"
+        return None if self.complete else "the index has only some of the columns of this shard"
+
+    def unreadable_row(self, column: str) -> tuple[int, str] | None:
+        """The first row of which the column is not known because its member does not decode, and that field."""
+        found = ((rows[0], name) for name, rows in self.unreadable.items() if f"{column}.".startswith(f"{name}."))
+        return next(found, None)
 
 
 @dataclass(frozen=True)
@@ -175,11 +201,11 @@ class LongExtents(Mapping[str, Extents]):
         self,
         rows: int,
         names: list[str],
-        entry_rows: Int64,
-        codes: Int64,
-        offset: UInt64,
-        size: UInt64,
-        crc: UInt32 | None,
+        entry_rows: IntArray,
+        codes: IntArray,
+        offset: UInt64Array,
+        size: UInt64Array,
+        crc: UInt32Array | None,
     ) -> None:
         self._rows = rows
         self._codes = {name: code for code, name in enumerate(names)}
@@ -194,9 +220,9 @@ class LongExtents(Mapping[str, Extents]):
         at = np.flatnonzero(self.codes == self._codes[name])
         rows = self.entry_rows[at]
         return Extents(
-            _spread(self._rows, rows, self.offset[at]),
-            _spread(self._rows, rows, self.size[at]),
-            None if self.crc is None else _spread(self._rows, rows, self.crc[at]),
+            spread(self._rows, rows, self.offset[at]),
+            spread(self._rows, rows, self.size[at]),
+            None if self.crc is None else spread(self._rows, rows, self.crc[at]),
         )
 
     def __iter__(self) -> Iterator[str]:
@@ -211,16 +237,17 @@ class LongExtents(Mapping[str, Extents]):
         return slice(int(first), int(last))
 
 
-def _spread(rows: int, at: Int64, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    column = np.zeros(rows, values.dtype)
-    column[at] = values
+def spread(length: int, rows: IntArray, values: npt.NDArray[Any], dtype: type | None = None) -> npt.NDArray[Any]:
+    """A column of this length that has the values at these rows and 0 elsewhere."""
+    column = np.zeros(length, values.dtype if dtype is None else dtype)
+    column[rows] = values
     return column
 
 
 def encode_index(index: ShardIndex) -> pa.Buffer:
     """The index as an Arrow IPC file."""
-    arrays, parts = _key_part(index)
-    for name, extents in _wide(index):
+    arrays, parts = [index.keys], [pa.field("key", index.keys.type, False, {"role": "key"})]
+    for name, extents in () if isinstance(index.fields, LongExtents) else index.fields.items():
         for role, values in (("offset", extents.offset), ("size", extents.size), ("crc", extents.crc)):
             if values is not None:
                 arrays.append(as_arrow(values))
@@ -229,14 +256,6 @@ def encode_index(index: ShardIndex) -> pa.Buffer:
         arrays.append(column)
         parts.append(pa.field(name, column.type, True, {"role": "column", "field": name}))
     return _write_file(index, arrays, parts)
-
-
-def _key_part(index: ShardIndex) -> tuple[list[pa.Array], list[pa.Field]]:
-    return [index.keys], [pa.field("key", index.keys.type, False, {"role": "key"})]
-
-
-def _wide(index: ShardIndex) -> list[tuple[str, Extents]]:
-    return [] if isinstance(index.fields, LongExtents) else list(index.fields.items())
 
 
 def _write_file(index: ShardIndex, arrays: list[pa.Array], parts: list[pa.Field]) -> pa.Buffer:
@@ -263,7 +282,7 @@ def _schema_metadata(index: ShardIndex) -> dict[bytes, bytes]:
 
 
 _LONG = b"shoal.long"
-_FEW = 1 << 14
+_MAX_COPIED_VALUES = 1 << 14
 
 
 def _encode_long(extents: LongExtents) -> bytes:
@@ -290,7 +309,8 @@ def decode_index(buffer: pa.Buffer, url: str, *, mapped: bool = False, whole: bo
         batch.validate(full=whole and not (mapped and CRC in batch.schema.metadata))
         check_texts(batch)
         facts = msgspec.json.decode(batch.schema.metadata[_FACTS])
-        if facts["version"] <= VERSION:
+        is_newer = facts["version"] > VERSION
+        if facts["version"] == VERSION:
             index = _decode(batch, facts)
             if whole:
                 check_content(batch)
@@ -300,11 +320,11 @@ def decode_index(buffer: pa.Buffer, url: str, *, mapped: bool = False, whole: bo
             "this is not a shard index, or a damaged one", found=str(error), shard=url, hint=_REINDEX
         ) from error
     raise ShardIndexError(
-        "the index is of a newer shoal",
+        f"the index is of {'a newer' if is_newer else 'an older'} shoal",
         expected=f"version {VERSION}",
         found=facts["version"],
         shard=url,
-        hint="upgrade shoal",
+        hint="upgrade shoal" if is_newer else _REINDEX,
     )
 
 
@@ -328,7 +348,7 @@ def _decode_wide(batch: pa.RecordBatch, names: list[str], parts: IndexParts) -> 
 
 def _numbers(batch: pa.RecordBatch, at: list[int]) -> list[npt.NDArray[Any]]:
     """These columns. Of few numbers a copy is made at once: looking at columns one by one takes longer."""
-    if not at or batch.num_rows * len(at) > _FEW:
+    if not at or batch.num_rows * len(at) > _MAX_COPIED_VALUES:
         return [as_numpy(batch.column(one)) for one in at]
     return list(batch.select(at).to_tensor(row_major=False).to_numpy().T)
 
@@ -366,8 +386,8 @@ def load_index(url: str, *, whole: bool = False) -> ShardIndex:
     Damage is told by a checksum, but for local files of over 8 MiB (about 100,000 samples), which are opened without
     being read: ``whole`` reads those too.
     """
-    if scheme_of(url) == "file" and (size := store_for(url).info(url).size) > _MOST_COPIED:
-        return decode_index(_mapped(url), url, mapped=True, whole=whole or size <= _MOST_READ)
+    if scheme_of(url) == "file" and (size := store_for(url).info(url).size) > _MAX_COPIED_BYTES:
+        return decode_index(_mapped(url), url, mapped=True, whole=whole or size <= _MAX_CHECKED_BYTES)
     return decode_index(pa.py_buffer(store_for(url).read_all(url)), url)
 
 
@@ -411,7 +431,7 @@ def check_texts(batch: pa.RecordBatch) -> None:
     """
     for at in parts_of(batch.schema).unlike:
         column = batch.column(at)
-        if (width := _WIDTHS.get(column.type)) is not None:
+        if (width := _OFFSET_TYPES.get(column.type)) is not None:
             _check_starts(column, width)
         else:
             column.validate(full=True)  # none of ours is
@@ -455,11 +475,11 @@ def parts_of(schema: pa.Schema) -> IndexParts:
     for known in _last:
         if bare.equals(known.schema, check_metadata=True):
             return known
-    _last[:] = [found := _looked_through(bare)]
+    _last[:] = [found := _parse_schema(bare)]
     return found
 
 
-def _looked_through(schema: pa.Schema) -> IndexParts:
+def _parse_schema(schema: pa.Schema) -> IndexParts:
     # Each look at a field's metadata makes a new dict of it, so it is looked at once.
     parts = [(part.name, part.type, part.metadata or {}) for part in schema]
     extents: dict[bytes, dict[str, int]] = {role: {} for role in EXTENT_ROLES}
@@ -472,8 +492,7 @@ def _looked_through(schema: pa.Schema) -> IndexParts:
     return IndexParts(schema, extents, columns, unlike, described)
 
 
-# A block has a hundred rows or so of several fields: column by column, what NumPy takes to begin is more than what it
-# takes to do it.
+# A block has about a hundred rows of several fields: column by column, NumPy's overhead per call would dominate.
 @dataclass(frozen=True, slots=True)
 class Edges:
     """For rows from ``first`` on, two lines for each field: where its member starts, and where it stops.
@@ -482,7 +501,7 @@ class Edges:
     """
 
     first: int
-    lines: Int64
+    lines: IntArray
 
     def hold(self, start: int, stop: int) -> bool:
         """Whether rows ``[start, stop)`` are among them."""
@@ -505,7 +524,7 @@ class Edges:
 
 def edges_from(index: ShardIndex, start: int, stop: int) -> Edges:
     """Of rows ``[start, stop)`` and some more that follow."""
-    rows = slice(start, max(stop, min(start + _ROWS, len(index))))
+    rows = slice(start, max(stop, min(start + _EDGE_ROWS, len(index))))
     lines = np.empty((2 * len(index.fields), rows.stop - start), np.int64)
     for number, part in enumerate(index.fields.values()):
         offset = part.offset[rows].view(np.int64)
@@ -514,8 +533,8 @@ def edges_from(index: ShardIndex, start: int, stop: int) -> Edges:
     return Edges(start, lines)
 
 
-def members_of(fields: Mapping[str, Extents], row: int) -> list[tuple[str, int, int, int | None]]:
-    """The members of one row: field, offset, size and crc."""
+def row_extents(fields: Mapping[str, Extents], row: int) -> list[tuple[str, int, int, int | None]]:
+    """The members of one row: field, offset, size and crc, in the order of the fields."""
     if isinstance(fields, LongExtents):
         at = fields.span(row, row + 1)
         crcs = [None] * (at.stop - at.start) if fields.crc is None else fields.crc[at].tolist()
@@ -526,6 +545,32 @@ def members_of(fields: Mapping[str, Extents], row: int) -> list[tuple[str, int, 
         for name, part in fields.items()
         if (offset := part.offset.item(row))
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One field of one sample, and where its bytes are in the (decompressed) tar."""
+
+    field: str
+    offset: int
+    size: int
+
+
+def members_of(index: ShardIndex, row: int) -> list[Member]:
+    """The members of one sample, in the archive's order."""
+    members = [Member(name, offset, size) for name, offset, size, _ in row_extents(index.fields, row)]
+    return sorted(members, key=lambda member: member.offset)
+
+
+def field_totals(index: ShardIndex) -> dict[str, tuple[int, int]]:
+    """For each field, how many samples have it and its bytes in all."""
+    fields = index.fields
+    if isinstance(fields, LongExtents):
+        counts = np.bincount(fields.codes, minlength=len(fields.names)).tolist()
+        sizes = np.zeros(len(fields.names), np.int64)
+        np.add.at(sizes, fields.codes, fields.size.astype(np.int64))
+        return dict(zip(fields.names, zip(counts, sizes.tolist(), strict=True), strict=True))
+    return {name: (int((part.offset > 0).sum()), int(part.size.sum())) for name, part in fields.items()}
 
 
 def rows_per_read(index: ShardIndex, fields: Sequence[str] | None) -> int:

@@ -1,4 +1,4 @@
-"""Build an index from a scan, or from what a writer wrote."""
+"""Build the index of a shard, from a scan of the tar or while it is written."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shoal._crc32 import crc32
+from shoal._typing import IntArray
 from shoal.errors import DuplicateFieldError, ShoalError, TruncatedError
 
-from ._background_io import crc32, keep_freed_memory
-from ._index import Blocks, Extents, IndexMetadata, LongExtents, ShardIndex
+from ._arrow_arrays import text_array
+from ._byte_reader import keep_freed_memory
+from ._index import Blocks, Extents, IndexMetadata, LongExtents, ShardIndex, spread
 from ._member_names import WEBDATASET_RULE, Grouped, Grouper, KeyRule
-from ._metadata_columns import LARGEST_SOURCE, Buffer, ColumnCollector, extractor_for, largest_source, text_array
+from ._metadata_columns import LARGEST_SOURCE, Buffer, ColumnCollector, extractor_for, largest_source
 from ._tar_scan import Chunk, Feed, ScanOptions, UnreadableRange, scan
 
 __all__ = [
@@ -27,16 +30,18 @@ __all__ = [
     "MemberLog",
     "assemble",
     "build_index",
+    "join_members",
+    "join_samples",
+    "member_columns",
     "refuse_duplicates",
 ]
 
-Int64 = npt.NDArray[np.int64]
 BLOCK_BYTES = 2 << 20
 """Large enough that a read costs little beside its bytes, small enough to stay near the processor: 1 MiB and 4 MiB took
 longer to read."""
 _CHUNK_BYTES = 4 << 20  # what is done once a chunk then costs a member little
-_LARGE = 64 << 20
-_SMALL = 512
+_LARGE_BYTES = 64 << 20
+_SMALL_BYTES = 512
 MOST_WIDE_FIELDS = 256
 """Beyond this many distinct fields a column each would be mostly zeros: the long layout takes over."""
 
@@ -48,7 +53,7 @@ def build_index(feed: Feed, facts: IndexMetadata, url: str) -> ShardIndex:
     """
     keep_freed_memory()
     builder = _Builder(feed, facts.rule)
-    options = ScanOptions(chunk_bytes=_CHUNK_BYTES, large_bytes=_LARGE, encoding=facts.rule.encoding)
+    options = ScanOptions(chunk_bytes=_CHUNK_BYTES, large_bytes=_LARGE_BYTES, encoding=facts.rule.encoding)
     try:
         for chunk in scan(feed, options, skipped=builder.skipped):
             assert not isinstance(chunk, UnreadableRange)  # noqa: S101 - a gap needs on_damage, which is not given
@@ -69,7 +74,7 @@ class BlockCutter:
         self._running = 0
         self._position = 0
 
-    def add(self, data: memoryview, base: int, starts: Int64, rows: Int64) -> None:
+    def add(self, data: memoryview, base: int, starts: IntArray, rows: IntArray) -> None:
         """Take the archive's next bytes, from ``base`` on, in which the samples ``rows`` start at ``starts``."""
         while (at := int(np.searchsorted(starts, self._offsets[-1] + self._block_bytes))) < len(starts):
             cut = int(starts[at])
@@ -125,7 +130,7 @@ class _Builder:
         crcs = crcs if chunk.data else np.array([self._large_crc], np.uint32)
         self._parts.append(MemberColumns(grouped.rows, grouped.fields, offsets, sizes, crcs[kept]))
 
-    def _cut_blocks(self, chunk: Chunk, rows: Int64, starts: Int64) -> None:
+    def _cut_blocks(self, chunk: Chunk, rows: IntArray, starts: IntArray) -> None:
         before = np.concatenate(([self._last_row], rows[:-1])) if len(rows) else rows
         self._neighbours &= bool((rows >= before).all())
         first = rows != before
@@ -135,7 +140,7 @@ class _Builder:
         else:
             self._pass_large(chunk, starts[first], rows[first])
 
-    def _pass_large(self, chunk: Chunk, starts: Int64, rows: Int64) -> None:
+    def _pass_large(self, chunk: Chunk, starts: IntArray, rows: IntArray) -> None:
         at = chunk.base
         while at < chunk.stop:
             piece = self._feed.at(at, min(4 << 20, chunk.stop - at))
@@ -156,7 +161,7 @@ class _Builder:
 
     _large_crc = 0
 
-    def _collect(self, grouped: Grouped, contents: list[Buffer], sizes: Int64) -> None:
+    def _collect(self, grouped: Grouped, contents: list[Buffer], sizes: IntArray) -> None:
         for name, code in self._grouper.fields.items():
             extract = extractor_for(name)
             if extract is None:
@@ -178,11 +183,14 @@ class _Builder:
 
     def finish(self, facts: IndexMetadata, url: str) -> ShardIndex:
         keys, names = self._grouper.keys, list(self._grouper.fields)
-        members = joined(self._parts)
+        members = join_members(self._parts)
         blocks = self._cutter.finish(len(keys)) if self._neighbours else None
+        joined = join_samples(keys, members)
+        if joined is not None:
+            self._collector.move_rows(joined.rows.tolist())
+            keys, members, blocks = joined.keys, joined.members, None
         counted = {reason: count for reason, count in self.skipped.items() if count}
-        dropped = self._collector.dropped
-        facts = IndexMetadata(facts.size, facts.head_crc, facts.rule, facts.compression, counted, dropped)
+        facts = IndexMetadata(facts.size, facts.head_crc, facts.rule, facts.compression, counted)
         return assemble(facts, keys, names, members, self._collector, blocks, url)
 
 
@@ -190,27 +198,87 @@ def _contents(chunk: Chunk) -> list[Buffer]:
     """The bytes of each member: a view where they are many, since to copy a few takes less time than a view of them."""
     starts, data, view = chunk.offsets - chunk.base, chunk.data, memoryview(chunk.data)
     edges = zip(starts.tolist(), (starts + chunk.sizes).tolist(), strict=True)
-    return [data[start:stop] if stop - start < _SMALL else view[start:stop] for start, stop in edges]
+    return [data[start:stop] if stop - start < _SMALL_BYTES else view[start:stop] for start, stop in edges]
 
 
 @dataclass(frozen=True, slots=True)
 class MemberColumns:
     """Every member that belongs to a sample, in the archive's order."""
 
-    rows: Int64
-    fields: Int64
-    offsets: Int64
-    sizes: Int64
+    rows: IntArray
+    fields: IntArray
+    offsets: IntArray
+    sizes: IntArray
     crcs: npt.NDArray[np.uint32]
 
 
-def joined(parts: Sequence[MemberColumns]) -> MemberColumns:
-    """Runs of members as one."""
+def join_members(parts: Sequence[MemberColumns]) -> MemberColumns:
+    """Concatenate columns of members."""
 
     def join(name: str) -> npt.NDArray[Any]:
         return np.concatenate([getattr(part, name) for part in parts]) if parts else np.empty(0, np.int64)
 
     return MemberColumns(join("rows"), join("fields"), join("offsets"), join("sizes"), join("crcs"))
+
+
+def member_columns(index: ShardIndex) -> MemberColumns:
+    """The members of an index, in the archive's order; checksums are 0 where the index has none."""
+    fields = index.fields
+    if isinstance(fields, LongExtents):
+        crcs = np.zeros(len(fields.codes), np.uint32) if fields.crc is None else fields.crc
+        offsets, sizes = fields.offset.astype(np.int64), fields.size.astype(np.int64)
+        members = MemberColumns(fields.entry_rows, fields.codes, offsets, sizes, crcs)
+    else:
+        members = join_members([_field_members(code, extents) for code, extents in enumerate(fields.values())])
+    order = np.argsort(members.offsets, kind="stable")
+    return MemberColumns(
+        members.rows[order],
+        members.fields[order],
+        members.offsets[order],
+        members.sizes[order],
+        members.crcs[order].astype(np.uint32),
+    )
+
+
+def _field_members(code: int, extents: Extents) -> MemberColumns:
+    rows = np.flatnonzero(extents.offset)
+    offsets, sizes = extents.offset[rows].astype(np.int64), extents.size[rows].astype(np.int64)
+    crcs = np.zeros(len(rows), np.uint32) if extents.crc is None else extents.crc[rows]
+    return MemberColumns(rows, np.full(len(rows), code), offsets, sizes, crcs)
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedSamples:
+    """Samples after their members, which are apart in the archive, were joined."""
+
+    keys: list[str]
+    members: MemberColumns
+    rows: IntArray
+    """The new row of each row before."""
+
+
+def join_samples(keys: Sequence[str], members: MemberColumns) -> JoinedSamples | None:
+    """Join the rows of one key, as of archives whose members are in no order; None where there is nothing to join.
+
+    Rows of one key that have the same fields are several samples with that key, and stay as they are; so do hidden
+    files, whose key is their folder. A field that joined rows have twice is left for `refuse_duplicates` to find.
+    """
+    if len(set(keys)) == len(keys):
+        return None
+    first: dict[str, int] = {}
+    targets = [row if key.endswith("/") else first.setdefault(key, row) for row, key in enumerate(keys)]
+    fields: dict[int, set[int]] = {}
+    returning = np.isin(np.array(targets), [target for row, target in enumerate(targets) if target != row])
+    at = np.flatnonzero(returning[members.rows])
+    for row, field in zip(members.rows[at].tolist(), members.fields[at].tolist(), strict=True):
+        fields.setdefault(row, set()).add(field)
+    apart = {targets[row] for row, names in fields.items() if names != fields[targets[row]]}
+    kept = [row for row, target in enumerate(targets) if target == row or target not in apart]
+    if len(kept) == len(keys):
+        return None
+    numbers = {row: number for number, row in enumerate(kept)}
+    rows = np.array([numbers.get(row, numbers[target]) for row, target in enumerate(targets)], np.int64)
+    return JoinedSamples([keys[row] for row in kept], replace(members, rows=rows[members.rows]), rows)
 
 
 def assemble(
@@ -225,7 +293,15 @@ def assemble(
     """Build the index. ``names`` are the fields by code. Raises DuplicateFieldError when a sample has one twice."""
     refuse_duplicates(keys, names, members, url)
     fields = _wide(len(keys), names, members) if len(names) <= MOST_WIDE_FIELDS else _long(len(keys), names, members)
-    return ShardIndex(facts, text_array(keys), fields, columns.finish(len(keys)), blocks)
+    arrays = columns.finish(len(keys))
+    facts = replace(
+        facts,
+        dropped={**facts.dropped, **columns.dropped},
+        nested=columns.nested,
+        unreadable=columns.unreadable,
+        complete=columns.complete,
+    )
+    return ShardIndex(facts, text_array(keys), fields, arrays, blocks)
 
 
 def refuse_duplicates(keys: list[str], names: list[str], members: MemberColumns, url: str | None) -> None:
@@ -252,17 +328,11 @@ def _wide(rows: int, names: list[str], members: MemberColumns) -> Mapping[str, E
     for code, name in enumerate(names):
         at = np.flatnonzero(members.fields == code)
         found[name] = Extents(
-            _spread(rows, members.rows[at], members.offsets[at], np.uint64),
-            _spread(rows, members.rows[at], members.sizes[at], np.uint64),
-            _spread(rows, members.rows[at], members.crcs[at], np.uint32),
+            spread(rows, members.rows[at], members.offsets[at], np.uint64),
+            spread(rows, members.rows[at], members.sizes[at], np.uint64),
+            spread(rows, members.rows[at], members.crcs[at], np.uint32),
         )
     return found
-
-
-def _spread(length: int, rows: Int64, values: npt.NDArray[Any], kind: type) -> npt.NDArray[Any]:
-    column: npt.NDArray[Any] = np.zeros(length, kind)
-    column[rows] = values
-    return column
 
 
 def _long(rows: int, names: list[str], members: MemberColumns) -> LongExtents:
@@ -292,8 +362,8 @@ class MemberLog:
         keys: Sequence[str],
         fields: Sequence[Sequence[str]],
         contents: Sequence[bytes],
-        offsets: Int64,
-        sizes: Int64,
+        offsets: IntArray,
+        sizes: IntArray,
     ) -> None:
         """Note samples: the fields of each, and all their members one after the other."""
         codes = self._codes(fields)
@@ -303,12 +373,12 @@ class MemberLog:
         self._parts.append(MemberColumns(rows, codes, offsets, sizes, crcs))
         self._collect(rows, codes, contents, sizes)
 
-    def _codes(self, fields: Sequence[Sequence[str]]) -> Int64:
+    def _codes(self, fields: Sequence[Sequence[str]]) -> IntArray:
         codes = self.fields
         sets = {names: [codes.setdefault(name, len(codes)) for name in names] for names in dict.fromkeys(fields)}
         return np.array(list(chain.from_iterable(map(sets.__getitem__, fields))), np.int64)
 
-    def _collect(self, rows: Int64, codes: Int64, contents: Sequence[bytes], sizes: Int64) -> None:
+    def _collect(self, rows: IntArray, codes: IntArray, contents: Sequence[bytes], sizes: IntArray) -> None:
         for name, code in self.fields.items():
             extract = extractor_for(name)
             if extract is None or not len(at := np.flatnonzero(codes == code)):
@@ -321,7 +391,7 @@ class MemberLog:
 
     def field_totals(self) -> dict[str, tuple[int, int]]:
         """For each field, how many samples have it and its bytes in all."""
-        members = joined(self._parts)
+        members = join_members(self._parts)
         counts = np.bincount(members.fields, minlength=len(self.fields)).tolist()
         sizes = np.zeros(len(self.fields), np.int64)
         np.add.at(sizes, members.fields, members.sizes)
@@ -329,5 +399,4 @@ class MemberLog:
 
     def finish(self, facts: IndexMetadata, blocks: Blocks) -> ShardIndex:
         """The index of all members noted."""
-        facts = replace(facts, dropped=self._collector.dropped)
-        return assemble(facts, self.keys, list(self.fields), joined(self._parts), self._collector, blocks)
+        return assemble(facts, self.keys, list(self.fields), join_members(self._parts), self._collector, blocks)

@@ -1,18 +1,19 @@
-"""The journal of a write, and recovery from an interrupted one.
+"""The journal of a write, the commit of staged shards, and recovery from interruptions.
 
-A fresh write puts each shard under its final name as it closes and adds a line to the journal; the manifest comes
-last. A rerun with ``resume=True`` reads the journal and goes on after the last finished shard.
+A new write puts each shard under its final name as it closes and adds a line to the journal; the manifest comes last. A
+rerun with ``resume=True`` reads the journal and continues after the last finished shard.
 
-A write over an existing dataset must not touch it before the new one is whole. Its shards wait in ``.shoal/staging``;
-when all are there, one small record says «from now on it is the new one», and only then are they moved into place.
-Whoever opens the dataset while that record stands finishes the moves first, so there is the old dataset or the new
-one, never a mix.
+A write over an existing dataset must not touch it before the new one is complete. Its shards wait in
+``.shoal/staging``; when all are there, one small commit record makes them the dataset, and only then are they moved
+into place. Opening the dataset while that record exists finishes the moves first, so readers see the old dataset or the
+new one, never a mix.
 """
 
 from __future__ import annotations
 
 import hashlib
 import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -20,10 +21,13 @@ from typing import Any, TypeVar
 import msgspec
 
 from shoal.errors import ManifestError, ObjectNotFoundError, WriteError
-from shoal.store import base_name, join_url, numbered_name, store_for
+from shoal.store._pattern import numbered_name
+from shoal.store._registry import store_for
+from shoal.store._url import base_name, join_url
 
-from ._manifest import Manifest, ShardRecord, check_inside, encode_manifest, load_manifest, manifest_url, turn
+from ._manifest import Manifest, ShardRecord, check_inside, encode_manifest, load_manifest, lock_manifest, manifest_url
 from ._open_shards import SIDECAR_FOLDER, index_url
+from ._split_names import split_of
 
 __all__ = [
     "Journal",
@@ -38,6 +42,9 @@ __all__ = [
     "still_there",
     "unfinished_writes",
 ]
+
+
+_JOURNAL_NAME = re.compile(r"journal-.*\.jsonl", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +75,8 @@ class UnfinishedWrite:
     """Those that are finished, in the order in which they closed."""
     staged: bool = False
     """Whether they wait to take the place of others; otherwise they stand under their final names."""
+    split: str | None = None
+    """The split that is written; None for builds, which may write several."""
 
 
 class Journal:
@@ -87,7 +96,7 @@ class Journal:
         lines = self._lines()
         if not lines:
             return []
-        head = _decoded(lines[0], JournalHead)
+        head = _decode_line(lines[0], JournalHead)
         if (head.pattern, head.options) != (self._head.pattern, self._head.options):
             raise WriteError(
                 "the interrupted run was asked something else",
@@ -95,11 +104,11 @@ class Journal:
                 found=self._head.options,
                 hint="resume with the same options, or start over",
             )
-        return [_decoded(line, ShardRecord) for line in lines[1:]]
+        return [_decode_line(line, ShardRecord) for line in lines[1:]]
 
     def _lines(self) -> list[bytes]:
         try:
-            return _whole_lines(store_for(self._url).read_all(self._url))
+            return _complete_lines(store_for(self._url).read_all(self._url))
         except ObjectNotFoundError:
             return []
 
@@ -120,18 +129,18 @@ class Journal:
 
 def is_unfinished(root: str) -> bool:
     """Whether shards stand at ``root`` whose writer is at work, or was interrupted."""
-    return any(_is_in_place(_whole_lines(store_for(root).read_all(url))) for url in _journals(root))
+    return any(_is_in_place(_complete_lines(store_for(root).read_all(url))) for url in _journals(root))
 
 
 def _journals(root: str) -> list[str]:
     listed = store_for(root).list(join_url(root, SIDECAR_FOLDER))
-    return [info.url for info in listed if _is_journal(base_name(info.url))]
+    return [info.url for info in listed if _JOURNAL_NAME.fullmatch(base_name(info.url))]
 
 
 def unfinished_writes(root: str) -> tuple[UnfinishedWrite, ...]:
     """The writes into the folder ``root`` that have not ended, one for each writer; a journal nobody can read is none.
 
-    Example:
+    Examples:
         >>> import shoal
         >>> from shoal.shard import unfinished_writes
         >>> with shoal.ShardWriter("memory://doc/unfinished/a-%06d.tar", max_samples=1) as writer:
@@ -145,30 +154,32 @@ def unfinished_writes(root: str) -> tuple[UnfinishedWrite, ...]:
     found: dict[str, UnfinishedWrite] = {}
     for url in sorted(_journals(root)):
         try:
-            lines = _whole_lines(store_for(url).read_all(url))
+            lines = _complete_lines(store_for(url).read_all(url))
             if lines:
-                head = _decoded(lines[0], JournalHead)
+                head = _decode_line(lines[0], JournalHead)
                 # A long journal is several files, each with the same head.
                 before = found[head.pattern].shards if head.pattern in found else ()
-                records = (*before, *(_decoded(line, ShardRecord) for line in lines[1:]))
-                found[head.pattern] = UnfinishedWrite(head.pattern, records, head.staged)
+                records = (*before, *(_decode_line(line, ShardRecord) for line in lines[1:]))
+                found[head.pattern] = UnfinishedWrite(head.pattern, records, head.staged, _split_of_write(head))
         except (ObjectNotFoundError, WriteError):  # it ended between the listing and the look
             continue
     return tuple(found.values())
 
 
-def _is_journal(name: str) -> bool:
-    return name.startswith("journal-") and name.endswith(".jsonl")
+def _split_of_write(head: JournalHead) -> str | None:
+    if "max_samples" not in head.options:  # the journal of a build
+        return None
+    return str(head.options.get("split") or split_of(head.pattern))
 
 
-def _whole_lines(text: bytes) -> list[bytes]:
+def _complete_lines(text: bytes) -> list[bytes]:
     """A line without its end was being written when the run was killed."""
     return text.split(b"\n")[:-1]
 
 
 def _is_in_place(lines: list[bytes]) -> bool:
     try:
-        return bool(lines) and not _decoded(lines[0], JournalHead).staged
+        return bool(lines) and not _decode_line(lines[0], JournalHead).staged
     except WriteError:
         return True  # unreadable, but a journal
 
@@ -176,7 +187,7 @@ def _is_in_place(lines: list[bytes]) -> bool:
 _Line = TypeVar("_Line", JournalHead, ShardRecord)
 
 
-def _decoded(line: bytes, kind: type[_Line]) -> _Line:
+def _decode_line(line: bytes, kind: type[_Line]) -> _Line:
     try:
         return msgspec.json.decode(line, type=kind)
     except msgspec.DecodeError as error:
@@ -188,7 +199,7 @@ def staging_url(root: str) -> str:
     return join_url(root, SIDECAR_FOLDER, "staging")
 
 
-def _record_url(root: str) -> str:
+def _commit_url(root: str) -> str:
     return join_url(root, SIDECAR_FOLDER, "commit.json")
 
 
@@ -199,13 +210,13 @@ def commit_staged(
 
     Of the shards ``replaced`` those go that the new manifest does not list.
     """
-    with turn(root):
+    with lock_manifest(root):
         _finish(root)
         manifest = change(load_manifest(root) or Manifest({}))
         kept = {record.path for record in manifest.shards}
         removed = tuple(path for path in replaced if path not in kept)
         record = _Commit(encode_manifest(manifest).decode(), tuple(paths), removed)
-        store_for(root).write_all(_record_url(root), msgspec.json.encode(record))
+        store_for(root).write_all(_commit_url(root), msgspec.json.encode(record))
         _finish(root)
 
 
@@ -215,7 +226,7 @@ def recover(root: str) -> None:
     One that is under way is waited for.
     """
     if _commit_record(root) is not None:
-        with turn(root):
+        with lock_manifest(root):
             _finish(root)
 
 
@@ -234,12 +245,12 @@ def _finish(root: str) -> None:
         store.delete(index_url(root, path))
         store.delete(join_url(root, path))
     store.write_all(manifest_url(root), record.manifest.encode())
-    store.delete(_record_url(root))
+    store.delete(_commit_url(root))
 
 
 def _commit_record(root: str) -> _Commit | None:
     """The record, if one stands. It says what to remove, and came with the data: it may name nothing outside."""
-    url = _record_url(root)
+    url = _commit_url(root)
     try:
         record = msgspec.json.decode(store_for(url).read_all(url), type=_Commit)
     except ObjectNotFoundError:

@@ -1,4 +1,7 @@
-"""The manifest of a dataset, the lock on it, and its records of shards."""
+"""The manifest: the root document of a dataset, which lists its splits and shards.
+
+It is read, changed and written again. `update_manifest` does so safely while other writers do the same.
+"""
 
 from __future__ import annotations
 
@@ -11,46 +14,45 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
-import numpy as np
 
-from shoal.errors import FieldError, ManifestError, ObjectNotFoundError, SchemaError, StoreTimeoutError
-from shoal.schema import reading_problems, schema_from_json
-from shoal.store import UpdatingStore, join_url, local_path, scheme_of, store_for
+from shoal.errors import ManifestError, ObjectNotFoundError, SchemaError, SchemaMismatchError, StoreTimeoutError
+from shoal.schema._compatibility import compare, reading_problems
+from shoal.schema._json_schema import schema_from_json
+from shoal.schema._schema import Schema
+from shoal.store._base import UpdatingStore
+from shoal.store._registry import store_for
+from shoal.store._url import join_url, local_path, scheme_of
 
-from ._index import LongExtents, ShardIndex
+from ._index import ShardIndex, field_totals
 from ._member_names import WEBDATASET_RULE, KeyRule
 from ._open_shards import SIDECAR_FOLDER
 
 __all__ = [
     "Manifest",
-    "Member",
     "ShardRecord",
     "check_inside",
+    "check_schema_fits",
     "decode_manifest",
     "encode_manifest",
-    "field_totals",
-    "find_split",
     "joined_schema",
     "load_manifest",
+    "lock_manifest",
     "manifest_url",
-    "members_of",
     "merge_shards",
     "record_of",
     "save_manifest",
-    "split_alias",
-    "split_of",
-    "turn",
     "update_manifest",
 ]
 
 VERSION = 1
-_LONGEST_WAIT = 60.0
-_LONGEST_PAUSE = 0.05
+_LOCK_TIMEOUT_S = 60.0
+_MAX_LOCK_PAUSE_S = 0.05
+_PARTIAL_DOCUMENT = re.compile(r"\.(manifest|commit)\.json\.[0-9a-f]{16}\.partial")
 
 
 @dataclass(frozen=True, slots=True)
 class ShardRecord:
-    """What the manifest says of one shard. ``path`` is relative to the dataset's root."""
+    """A shard's entry in the manifest. ``path`` is relative to the dataset's root."""
 
     path: str
     samples: int
@@ -88,53 +90,6 @@ class Manifest:
         return sum(record.bytes for record in self.shards)
 
 
-# The words that name a split, as Hugging Face reads them: delimited by anything but letters.
-_SPLITS = {
-    **dict.fromkeys(("train", "training"), "train"),
-    **dict.fromkeys(("validation", "valid", "dev", "val"), "validation"),
-    **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test"),
-}
-_WORD = re.compile(r"(?<![a-z])(" + "|".join(sorted(_SPLITS, key=len, reverse=True)) + r")(?![a-z])")
-
-
-def split_of(path: str) -> str:
-    """The split a shard's path names; ``train`` when it names none.
-
-    Example:
-        >>> split_of("val-000001.tar"), split_of("test/a.tar"), split_of("shard-000000.tar")
-        ('validation', 'test', 'train')
-    """
-    words = _WORD.findall(path.lower())
-    return _SPLITS[words[-1]] if words else "train"
-
-
-def split_alias(word: str) -> str | None:
-    """The split that a word by itself stands for; None when it names none.
-
-    Example:
-        >>> split_alias("val"), split_alias("testing"), split_alias("gold")
-        ('validation', 'test', None)
-    """
-    return _SPLITS.get(word.lower())
-
-
-def find_split(name: str, present: Iterable[str]) -> str:
-    """The split that is meant: it, or the only one that is another word for it. Raises FieldError, naming all.
-
-    Example:
-        >>> find_split("val", ["train", "validation"])
-        'validation'
-    """
-    names = list(present)
-    if name in names:
-        return name
-    meant = split_alias(name)
-    fitting = [other for other in names if meant is not None and split_alias(other) == meant]
-    if len(fitting) != 1:
-        raise FieldError("no such split", expected=" or ".join(names) or "none: it is empty", found=name)
-    return fitting[0]
-
-
 def manifest_url(root: str) -> str:
     """Where a dataset's manifest is kept."""
     return join_url(root, SIDECAR_FOLDER, "manifest.json")
@@ -147,7 +102,7 @@ def merge_shards(manifest: Manifest, split: str, records: Iterable[ShardRecord])
     splits = {
         name: tuple(record for record in kept if record.path not in paths) for name, kept in manifest.splits.items()
     }
-    splits[split] = tuple(sorted((*splits.get(split, ()), *added), key=_in_number_order))
+    splits[split] = tuple(sorted((*splits.get(split, ()), *added), key=_natural_order))
     return replace(manifest, splits={name: kept for name, kept in splits.items() if kept})
 
 
@@ -164,18 +119,45 @@ def joined_schema(
         return before.schema if all(set(record.fields) == {"msgpack"} for record in records) else None
     if before.schema is None:
         return None
-    return next((new for old, new in ((before.schema, schema), (schema, before.schema)) if _reads(new, old)), None)
+    return next((new for old, new in ((before.schema, schema), (schema, before.schema)) if _can_read(new, old)), None)
 
 
-def _reads(new: dict[str, Any], old: dict[str, Any]) -> bool:
+def check_schema_fits(
+    before: Manifest, schema: dict[str, Any] | None, records: Iterable[ShardRecord], *, hint: str
+) -> None:
+    """Raise SchemaMismatchError unless shards with this schema can join the dataset without changing how it is read."""
+    records = tuple(records)
+    if before.schema is None or not any(before.splits.values()) or joined_schema(before, schema, records) is not None:
+        return
+    stored = _read_schema(before.schema)
+    if schema is None:
+        fields = sorted({name for record in records for name in record.fields})
+        got = f"fields {', '.join(fields)}"
+    else:
+        new = _read_schema(schema)
+        changes = [] if stored is None or new is None else [str(each) for each in compare(stored, new)]
+        got = f"{'another schema' if new is None else new.name}{': ' if changes else ''}{'; '.join(changes)}"
+    raise SchemaMismatchError(
+        "The samples do not fit the schema of the dataset", expected=stored or "its schema", found=got, hint=hint
+    )
+
+
+def _read_schema(document: dict[str, Any]) -> Schema | None:
+    try:
+        return schema_from_json(document)
+    except SchemaError:
+        return None
+
+
+def _can_read(new: dict[str, Any], old: dict[str, Any]) -> bool:
     try:
         return not reading_problems(schema_from_json(old), schema_from_json(new))
     except SchemaError:
         return False
 
 
-def _in_number_order(record: ShardRecord) -> tuple[tuple[str, int], ...]:
-    """As written: ``2.tar`` before ``10.tar``."""
+def _natural_order(record: ShardRecord) -> tuple[tuple[str, int], ...]:
+    """Sort key that puts ``2.tar`` before ``10.tar``."""
     return tuple((text, int(digits or 0)) for text, digits in re.findall(r"(\D*)(\d*)", record.path))
 
 
@@ -200,7 +182,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
         },
         "metadata": manifest.metadata,
         "splits": {
-            name: [_said(msgspec.to_builtins(record)) for record in records]
+            name: [_without_defaults(msgspec.to_builtins(record)) for record in records]
             for name, records in manifest.splits.items()
         },
     }
@@ -211,7 +193,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
     return msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
 
 
-def _said(record: dict[str, Any]) -> dict[str, Any]:
+def _without_defaults(record: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in record.items() if value not in (None, {})}
 
 
@@ -264,7 +246,8 @@ def load_manifest(root: str) -> Manifest | None:
 def save_manifest(manifest: Manifest, root: str) -> str:
     """Write the manifest in one step, whatever was there; returns its URL. `update_manifest` changes one."""
     url = manifest_url(root)
-    store_for(url).write_all(url, encode_manifest(manifest))
+    with lock_manifest(root):
+        store_for(url).write_all(url, encode_manifest(manifest))
     return url
 
 
@@ -273,9 +256,9 @@ def update_manifest(root: str, change: Callable[[Manifest], Manifest]) -> Manife
 
     Safe while others do the same, in this process and elsewhere: each change is made to what the one before it wrote.
     ``change`` may be called several times, and must not change this dataset itself. Raises what it raises, and
-    StoreTimeoutError when it is not our turn within a minute.
+    StoreTimeoutError when the lock is not free within a minute.
 
-    Example:
+    Examples:
         >>> record = ShardRecord("a.tar", 1, 1536, "k", "k")
         >>> changed = update_manifest("memory://doc/update", lambda before: merge_shards(before, "train", [record]))
         >>> changed.samples, load_manifest("memory://doc/update") == changed
@@ -289,7 +272,7 @@ def update_manifest(root: str, change: Callable[[Manifest], Manifest]) -> Manife
         return encode_manifest(made)
 
     store = store_for(url)
-    with turn(root):
+    with lock_manifest(root):
         if isinstance(store, UpdatingStore):
             store.update(url, changed)
         else:
@@ -313,39 +296,6 @@ def manifest_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
     return encoded
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
-    """One field of one sample, and where its bytes lie in the (unpacked) tar."""
-
-    field: str
-    offset: int
-    size: int
-
-
-def members_of(index: ShardIndex, row: int) -> list[Member]:
-    """The members of one sample, in the archive's order."""
-    fields = index.fields
-    if isinstance(fields, LongExtents):
-        span = fields.span(row, row + 1)
-        columns = (fields.codes[span].tolist(), fields.offset[span].tolist(), fields.size[span].tolist())
-        found = [Member(fields.names[code], offset, size) for code, offset, size in zip(*columns, strict=True)]
-    else:
-        parts = ((name, int(part.offset[row]), int(part.size[row])) for name, part in fields.items())
-        found = [Member(name, offset, size) for name, offset, size in parts if offset]
-    return sorted(found, key=lambda member: member.offset)
-
-
-def field_totals(index: ShardIndex) -> dict[str, tuple[int, int]]:
-    """For each field, how many samples have it and its bytes in all."""
-    fields = index.fields
-    if isinstance(fields, LongExtents):
-        counts = np.bincount(fields.codes, minlength=len(fields.names)).tolist()
-        sizes = np.zeros(len(fields.names), np.int64)
-        np.add.at(sizes, fields.codes, fields.size.astype(np.int64))
-        return dict(zip(fields.names, zip(counts, sizes.tolist(), strict=True), strict=True))
-    return {name: (int((part.offset > 0).sum()), int(part.size.sum())) for name, part in fields.items()}
-
-
 def record_of(path: str, index: ShardIndex) -> ShardRecord:
     """The record of the shard ``path``, relative to the dataset's root."""
     first, last = (index.keys[at].as_py() for at in (0, -1)) if len(index) else (None, None)
@@ -353,32 +303,31 @@ def record_of(path: str, index: ShardIndex) -> ShardRecord:
     return ShardRecord(path, len(index), facts.size, first, last, facts.compression, None, field_totals(index))
 
 
-# A manifest is read, changed and written again: two writers that end at the same time in one folder would each write
-# one without the other's shards. On a local disk they take turns, by a lock that the system holds on the folder of
-# sidecars and gives back when a process dies, however it does; nobody waits for longer than a minute, and no file is
-# left. An object store has no such lock: there the manifest is replaced on condition that it is still the one that was
-# read (see `update_manifest`).
 @contextlib.contextmanager
-def turn(root: str) -> Iterator[None]:
-    """Wait until no other process or thread changes the dataset at ``root``, and keep them waiting meanwhile.
+def lock_manifest(root: str) -> Iterator[None]:
+    """Lock the manifest of the dataset at ``root`` against other processes and threads.
 
-    It cannot be taken twice by one thread. Where there are no such locks (an object store, some network disks) it does
-    nothing. Raises StoreTimeoutError when it is not our turn within a minute: who holds it was stopped in the middle.
+    The lock is ``flock`` on the sidecar folder, so the system releases it when a process dies, and no file is left. It
+    is not reentrant. On object stores and network disks without locks it does nothing; there `update_manifest` replaces
+    the manifest only if it is still the one that was read. Raises StoreTimeoutError after waiting for a minute.
+
+    Half-written documents that a killed process left in the folder are removed: nobody else may be writing them now.
     """
     folder = local_path(join_url(root, SIDECAR_FOLDER)) if scheme_of(root) == "file" else None
-    descriptor = None if folder is None else _opened(folder)
+    descriptor = None if folder is None else _open_folder(folder)
     if folder is None or descriptor is None:
         yield
         return
     try:
-        _lock(descriptor, folder)
+        if _lock(descriptor, folder):
+            _remove_partial_documents(folder)
         yield
     finally:
         os.close(descriptor)  # and with it the lock
 
 
-def _opened(folder: str) -> int | None:
-    """None where it cannot be: nothing can be changed there either, and the store says so in its own words."""
+def _open_folder(folder: str) -> int | None:
+    """Return None where that is impossible: nothing can be written there either, and the store raises its own error."""
     try:
         os.makedirs(folder, exist_ok=True)
         return os.open(folder, os.O_RDONLY)
@@ -386,29 +335,33 @@ def _opened(folder: str) -> int | None:
         return None
 
 
-def _lock(descriptor: int, folder: str) -> None:
+def _remove_partial_documents(folder: str) -> None:
+    for name in os.listdir(folder):
+        if _PARTIAL_DOCUMENT.fullmatch(name):
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(folder, name))
+
+
+def _lock(descriptor: int, folder: str) -> bool:
+    """Wait for the lock; False where the system or the file system has none."""
     try:
         import fcntl
     except ImportError:  # not on Windows
-        return
-    deadline, pause = time.monotonic() + _LONGEST_WAIT, 0.001
+        return False
+    deadline, pause = time.monotonic() + _LOCK_TIMEOUT_S, 0.001
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > deadline:
-                raise _too_long(folder) from None
+                raise StoreTimeoutError(
+                    "another process is changing the dataset, and does not come to an end",
+                    found=folder,
+                    hint="see what became of it; when it has ended, run this again",
+                ) from None
             time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            pause = min(2 * pause, _MAX_LOCK_PAUSE_S)
         except OSError:  # the file system has none
-            return
+            return False
         else:
-            return
-
-
-def _too_long(folder: str) -> StoreTimeoutError:
-    return StoreTimeoutError(
-        "another process is changing the dataset, and does not come to an end",
-        found=folder,
-        hint="see what became of it; when it has ended, run this again",
-    )
+            return True

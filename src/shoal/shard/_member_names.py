@@ -1,4 +1,4 @@
-"""Member names as keys and fields, and which names are safe."""
+"""Keys and fields from member names, grouping of members into samples, and checks for names that are written."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from shoal._typing import BoolArray, IntArray, UInt8Array, UInt64Array
 from shoal.errors import DuplicateFieldError, OptionError, TarError, UnsafeNameError
 
 __all__ = [
@@ -30,14 +31,6 @@ __all__ = [
     "split_names",
 ]
 
-Int64 = npt.NDArray[np.int64]
-UInt8 = npt.NDArray[np.uint8]
-Bools = npt.NDArray[np.bool_]
-Words = npt.NDArray[np.uint64]
-
-
-# ------------------------------------------------------------------------------------------ which members make a sample
-
 
 # WebDataset's own rule: the key keeps its folders, the field is all that follows the first dot of the base name.
 _FIRST_DOT = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)")
@@ -55,7 +48,7 @@ _RESERVED = re.compile(r"__[^/]*__(?:$|/)")
 class KeyRule:
     """How a member's name becomes a sample's key and a field. The default is exactly WebDataset's rule.
 
-    Example:
+    Examples:
         >>> split_name("a/b.seg.JPG")
         ('a/b', 'seg.jpg')
         >>> split_name("a/b.seg.JPG", KeyRule(dot="last", case="keep", folders="flatten"))
@@ -69,7 +62,8 @@ class KeyRule:
     case: Literal["lower", "keep"] = "lower"
     """Whether fields are lower-cased."""
     group: Literal["neighbours", "archive"] = "neighbours"
-    """Whether only neighbouring members make a sample, or all of the archive with the same key."""
+    """Which members of one key make a sample: ``neighbours`` are streamed in one pass, and only an index joins others;
+    with ``archive``, all members of the archive are read before the first sample."""
     encoding: str = "utf-8"
     """How names are stored."""
 
@@ -116,10 +110,10 @@ def split_name(name: str, rule: KeyRule = WEBDATASET_RULE) -> tuple[str, str] | 
 class Grouped:
     """Members with the row and field each belongs to; ``kept`` are their positions among the names given."""
 
-    rows: Int64
-    fields: Int64
+    rows: IntArray
+    fields: IntArray
     """Codes: positions in ``Grouper.fields``."""
-    kept: Int64 | None
+    kept: IntArray | None
     """None when every name belongs to a sample."""
 
 
@@ -192,7 +186,7 @@ class Grouper:
                     hint="keep folders: KeyRule(folders='keep')",
                 )
 
-    def _rows(self, keys: Sequence[str]) -> Int64:
+    def _rows(self, keys: Sequence[str]) -> IntArray:
         if self.rule.group == "archive":
             return self._archive_rows(keys)
         rows, known = [], self.keys
@@ -205,7 +199,7 @@ class Grouper:
             rows.append(row)
         return np.array(rows, np.int64)
 
-    def _archive_rows(self, keys: Sequence[str]) -> Int64:
+    def _archive_rows(self, keys: Sequence[str]) -> IntArray:
         rows = self._row_of
         for key in keys:
             if key not in rows:
@@ -239,9 +233,9 @@ def _halves(names: list[str]) -> tuple[Sequence[str], Sequence[str]]:
 
 
 def key_hint(key: str, some: list[str]) -> str | None:
-    """What to say to who asked for a key that is not there, knowing some that are.
+    """A hint for a key that was not found, given some keys that exist.
 
-    Example:
+    Examples:
         >>> key_hint("00123", ["000123", "777"]), key_hint("cat", ["000123"])
         ("did you mean '000123'?", "keys look like '000123'")
     """
@@ -249,9 +243,6 @@ def key_hint(key: str, some: list[str]) -> str | None:
     if near:
         return f"did you mean {' or '.join(map(repr, near))}?"
     return f"keys look like {some[0]!r}" if some else None
-
-
-# -------------------------------------------------------------------- the names of many members as one table of letters
 
 
 _DOT, _SLASH, _UNDERSCORE, _FIRST_CAPITAL = b"./_A"
@@ -263,7 +254,7 @@ _MOST_FIELDS = 32  # in one table; each is looked for in all of it
 class NameTable:
     """ASCII names, a row each, filled up with NULs at their ends."""
 
-    letters: UInt8
+    letters: UInt8Array
 
     def __len__(self) -> int:
         return len(self.letters)
@@ -281,7 +272,7 @@ def as_texts(parts: Sequence[Names]) -> list[str]:
     return [name for part in parts for name in (part.texts() if isinstance(part, NameTable) else part)]
 
 
-def name_table(fields: UInt8) -> NameTable | None:
+def name_table(fields: UInt8Array) -> NameTable | None:
     """The table of a column of name fields; None where a name is not ASCII, or has letters behind a NUL."""
     used = np.flatnonzero(fields.any(axis=0))  # NumPy looks at every NUL behind a name
     letters = np.ascontiguousarray(fields[:, : int(used[-1]) + 1 if len(used) else 1])
@@ -294,7 +285,7 @@ def name_table(fields: UInt8) -> NameTable | None:
 class SplitNames:
     """Names split as WebDataset splits them. All of them belong to samples."""
 
-    is_new: Bools
+    is_new: BoolArray
     """Whether a member's key differs from that of the member before it; it does for the first."""
     keys: list[str]
     """The key of each member that is new."""
@@ -321,7 +312,7 @@ def split_names(table: NameTable) -> SplitNames | None:
     return SplitNames(is_new, _texts(before[is_new]), _texts(behind[firsts]), codes)
 
 
-def _dot_of(letters: UInt8) -> int | None:
+def _dot_of(letters: UInt8Array) -> int | None:
     """Where the first dot of every name stands, if splitting the names there is all of the rule."""
     dot = letters[0].tobytes().find(b".") if len(letters) else -1
     if not 0 < dot < letters.shape[1] - 1 or (letters[:, dot] != _DOT).any() or (letters[:, 0] == _UNDERSCORE).any():
@@ -333,7 +324,7 @@ def _dot_of(letters: UInt8) -> int | None:
     return None if dots_or_slashes.any() or capitals.any() or (behind == _SLASH).any() else dot
 
 
-def _differ_from_last(letters: UInt8) -> Bools:
+def _differ_from_last(letters: UInt8Array) -> BoolArray:
     words = _words(letters)
     differ = np.ones(len(words), bool)
     np.not_equal(words[1:, 0], words[:-1, 0], out=differ[1:])
@@ -342,7 +333,7 @@ def _differ_from_last(letters: UInt8) -> Bools:
     return differ
 
 
-def _coded(letters: UInt8) -> tuple[npt.NDArray[np.int64], list[int]] | None:
+def _coded(letters: UInt8Array) -> tuple[npt.NDArray[np.int64], list[int]] | None:
     """A number for each row, the same for the same letters, and the first row of each number; None for too many."""
     words = _words(letters)
     codes = np.full(len(words), -1, np.int64)
@@ -360,7 +351,7 @@ def _coded(letters: UInt8) -> tuple[npt.NDArray[np.int64], list[int]] | None:
     return codes, firsts
 
 
-def _words(letters: UInt8) -> Words:
+def _words(letters: UInt8Array) -> UInt64Array:
     """Eight letters a number, so that one comparison looks at eight."""
     rows, width = letters.shape
     filled = np.zeros((rows, (width + _WORD - 1) // _WORD * _WORD), np.uint8)
@@ -368,12 +359,9 @@ def _words(letters: UInt8) -> Words:
     return filled.view(np.uint64)
 
 
-def _texts(letters: UInt8) -> list[str]:
+def _texts(letters: UInt8Array) -> list[str]:
     names: list[bytes] = np.ascontiguousarray(letters).view(f"S{letters.shape[1]}").ravel().tolist()
     return b"\0".join(names).decode("ascii").split("\0") if names else []
-
-
-# ------------------------------------------------------------------------------- keys and fields that are safe to write
 
 
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9-][A-Za-z0-9_-]*")

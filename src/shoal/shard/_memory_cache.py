@@ -1,7 +1,7 @@
-"""Shards that are small enough to be kept in memory: samples in any order, without a read for each.
+"""In-memory cache of complete shards, for random access without one read per sample.
 
-In a shuffled epoch each sample is somewhere else, and for small ones the call that reads it costs more than its bytes.
-So the shards' bytes get a place in memory, each tar as it lies in its file, and stay there once they were read.
+In a shuffled epoch neighbours are read far apart, and for small samples a read call costs more than its bytes. So each
+tar gets a place in memory, laid out as in its file, and its blocks stay there once they were read.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from shoal._crc32 import crc32
+from shoal._typing import IntArray
 from shoal.errors import PositionError
 
-from ._background_io import crc32
+from ._arrow_arrays import as_arrow
 from ._index import LongExtents, damaged
-from ._metadata_columns import as_arrow
 from ._open_shards import most_open
 from ._shard import RawField, Shard
 from ._source import ShardSource
 
 __all__ = ["ShardMemoryCache"]
 
-Int64 = npt.NDArray[np.int64]
 
 BLOCKS_AT_ONCE = 4
 """Blocks that are read whole for one call: what it costs more than its own samples is bounded by it."""
@@ -37,9 +37,9 @@ _EMPTY, _CLAIMED, _FULL, _DAMAGED = range(4)
 class _Part:
     """One field of all samples: where it lies in memory, and its checksums."""
 
-    starts: Int64
+    starts: IntArray
     """Negative where a sample lacks it."""
-    sizes: Int64
+    sizes: IntArray
     crcs: npt.NDArray[np.uint32] | None
     lying: pa.Array | None
     """As Arrow sees the memory: at 2 i the field of sample i, between two of them what lies there. None if some lack
@@ -53,7 +53,7 @@ class ShardMemoryCache:
     So the first call does not wait for all of it, and after about an epoch nothing is read any more. Whatever is read
     is verified as the source says. Memory is taken as it is filled.
 
-    Example:
+    Examples:
         >>> import numpy as np, shoal
         >>> from shoal.shard import ShardMemoryCache
         >>> with shoal.ShardWriter("memory://doc/resident/train-%06d.tar") as writer:
@@ -118,7 +118,7 @@ class ShardMemoryCache:
         alike = all(shard.presence == self._shards[0].presence for shard in self._shards)
         return names if alike and all(self._shards[0].presence[name] for name in names) else None
 
-    def columns(self, rows: Int64, names: Sequence[str]) -> dict[str, list[bytes]]:
+    def columns(self, rows: IntArray, names: Sequence[str]) -> dict[str, list[bytes]]:
         """These fields of these samples. Every sample has to have them.
 
         Raises ChecksumError, TruncatedError and PositionError.
@@ -132,16 +132,16 @@ class ShardMemoryCache:
             found[name] = [image[start:stop] for start, stop in zip(starts.tolist(), stops, strict=True)]
         return found
 
-    def keys(self, rows: Int64) -> list[str]:
+    def keys(self, rows: IntArray) -> list[str]:
         """The keys of these samples."""
         keys: list[str] = self._keys.take(as_arrow(rows)).to_pylist()
         return keys
 
-    def urls(self, rows: Int64) -> list[str]:
+    def urls(self, rows: IntArray) -> list[str]:
         """The shard of each of these samples."""
         return list(map(self._urls.__getitem__, self._shard_of[rows].tolist()))
 
-    def raw_rows(self, rows: Int64, field: str) -> RawField | None:
+    def raw_rows(self, rows: IntArray, field: str) -> RawField | None:
         """One field of these samples, copied into one buffer in this order; None where a sample lacks it.
 
         Raises ChecksumError, TruncatedError and PositionError.
@@ -163,8 +163,6 @@ class ShardMemoryCache:
         if part.lying is None or not self.is_full:
             return None
         return RawField(self._view, part.starts, part.sizes, self._keys, self._urls, self._shard_of)
-
-    # ------------------------------------------------------------------------------------------------- what is where
 
     def _place_blocks(self) -> None:
         blocks = [blocks for shard in self._shards if (blocks := shard.index.blocks) is not None]
@@ -194,9 +192,7 @@ class ShardMemoryCache:
         whole = np.concatenate(crcs) if len(crcs) == len(extents) else None
         return _Part(starts, sizes, whole, _lying(self._image, starts, sizes))
 
-    # ------------------------------------------------------------------------------------------------- reading
-
-    def _fetch(self, rows: Int64, names: Sequence[str]) -> None:
+    def _fetch(self, rows: IntArray, names: Sequence[str]) -> None:
         """Have these fields of these samples in memory."""
         self.check(rows)
         if self._is_full:
@@ -211,14 +207,14 @@ class ShardMemoryCache:
         if missing.any():
             self._fetch_alone(rows[missing], names)
 
-    def check(self, rows: Int64) -> None:
+    def check(self, rows: IntArray) -> None:
         """Raise PositionError where one of these samples is not there."""
         outside = rows.view(np.uint64) >= len(self._keys)  # as such, negative ones are very large
         if outside.any():
             expected = f"0 to {len(self._keys) - 1}"
             raise PositionError("no sample at this position", expected=expected, found=int(rows[outside][0]))
 
-    def _claimed(self, blocks: Int64) -> Iterator[int]:
+    def _claimed(self, blocks: IntArray) -> Iterator[int]:
         """Some blocks that nobody reads yet: those that most samples are in."""
         found, counts = np.unique(blocks, return_counts=True)
         with self._lock:
@@ -246,7 +242,7 @@ class ShardMemoryCache:
         finally:
             self._states[block] = state
 
-    def _fetch_alone(self, rows: Int64, names: Sequence[str]) -> None:
+    def _fetch_alone(self, rows: IntArray, names: Sequence[str]) -> None:
         """Read samples by themselves: from the first wanted field of each to the last."""
         parts = [self._part(name) for name in names]
         starts = np.min([np.where(part.starts[rows] < 0, self._bases[-1], part.starts[rows]) for part in parts], axis=0)
@@ -260,7 +256,7 @@ class ShardMemoryCache:
             for name, part in zip(names, parts, strict=True):
                 self._check(rows, name, part)
 
-    def _check(self, rows: Int64, name: str, part: _Part) -> None:
+    def _check(self, rows: IntArray, name: str, part: _Part) -> None:
         if part.crcs is None:
             return
         view, starts, stops = self._view, part.starts[rows], part.starts[rows] + part.sizes[rows]
@@ -286,7 +282,7 @@ def _is_alike(shard: Shard, others: Sequence[Shard]) -> bool:
     return not others or list(index.fields) == list(others[0].index.fields)
 
 
-def _lying(image: mmap.mmap, starts: Int64, sizes: Int64) -> pa.Array | None:
+def _lying(image: mmap.mmap, starts: IntArray, sizes: IntArray) -> pa.Array | None:
     """A field of all samples over the memory, with what lies between: Arrow's offsets must rise."""
     if not len(starts) or bool((starts < 0).any()):
         return None

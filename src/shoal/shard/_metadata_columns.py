@@ -3,6 +3,9 @@
 ``.json`` gives a column for each scalar (``json.width``, nested ones dotted), and so does a typed sample's ``.msgpack``
 (``msgpack.label``), whose arrays and bytes are passed over; ``.cls`` gives an integer, a short ``.txt`` its text. A
 column holds one type. Where a shard mixes types, or a text is long, the column is left out and the index says why.
+
+A column that is not in an index is one that no sample of the shard has. All else is recorded: columns left out, names
+of lists and mappings, and rows that do not decode, so that a query tells "no value" from "not known".
 """
 
 from __future__ import annotations
@@ -11,52 +14,49 @@ import functools
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 from types import NoneType
 from typing import Any, NamedTuple
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from msgspec import UNSET, Raw, UnsetType
+
+from shoal.codec._documents import decode_json
+
+from ._arrow_arrays import scalar_array
 
 __all__ = [
     "LARGEST_SOURCE",
     "ColumnCollector",
     "PayloadReader",
-    "as_arrow",
-    "as_numpy",
     "extractor_for",
     "largest_source",
-    "scalar_array",
-    "text_array",
-    "text_edges",
 ]
 
 Buffer = bytes | memoryview
 Extractor = Callable[[Buffer], Any]
 
 
-# ---------------------------------------------------------------- the scalars of MessagePack payloads, column by column
+LONGEST_TEXT = 512
+LARGEST_SOURCE = 1 << 20
+"""A larger member is data, not metadata; its columns are left out."""
+MOST_COLUMNS = 256
+_MAX_DEPTH = 4
+_MAX_IGNORED_NAMES = 4096  # remembered although they give no column: a mapping from ids must not fill the memory
+_MAX_UNREADABLE_ROWS = 64
+_MAX_SHAPE_UPDATES = 16  # payloads that differ each time are decoded one by one
+_MAX_PAYLOAD_NAMES = 1024
+_FIRST_SHAPE_PAYLOADS = 4
+_SCALAR_TYPES = {bool, int, float, str, NoneType}
+_SHAPE_ERRORS = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
+_UNREADABLE = (ValueError, msgspec.DecodeError, RecursionError)
+_NO_VALUE = object()
+
+_decode_payload = msgspec.msgpack.Decoder().decode
+_split_payload = msgspec.msgpack.Decoder(dict[str, Raw]).decode
 
 
-# The payloads of a shard mostly look alike. What the first ones hold is learned: names, which of them are scalars,
-# which are maps. From that a struct is made into which msgspec decodes the scalars, and passes over arrays, bytes and
-# lists. A payload that holds anything else is refused by the struct, and the reader learns again; so the columns never
-# depend on what came first.
-
-_MOST_LESSONS = 16  # data that differs each time is no record: it is decoded as it comes
-_MOST_PAYLOAD_NAMES = 1024
-_FIRST_LESSON = 4
-_SCALARS = {bool, int, float, str, NoneType}
-_BAD = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
-
-_whole = msgspec.msgpack.Decoder().decode
-_split = msgspec.msgpack.Decoder(dict[str, Raw]).decode
-
-
-class Part(NamedTuple):
+class PayloadColumn(NamedTuple):
     """Values of one name, of all payloads or, with ``at``, of those at these places."""
 
     name: str
@@ -75,9 +75,14 @@ class _Shape:
 
 
 class PayloadReader:
-    """Reads one shard's payloads, many at a time.
+    """Reads the scalars of one shard's payloads, column by column.
 
-    Example:
+    The payloads of a shard mostly look alike. From the first ones the reader derives a shape: names, which of them are
+    scalars, which are maps. It becomes a struct into which msgspec decodes the scalars, without decoding arrays, bytes
+    and lists. A payload that does not fit the struct makes the reader extend the shape, so that the columns never
+    depend on which payload came first.
+
+    Examples:
         >>> import msgspec
         >>> reader = PayloadReader()
         >>> payloads = [msgspec.msgpack.encode({"label": "cat", "image": bytes(1000), "at": {"x": n}}) for n in (1, 2)]
@@ -93,62 +98,62 @@ class PayloadReader:
         self.maps: dict[str, None] = {}
         """Names under which a map was."""
         self._shape = _Shape("map")
-        self._columns: _Columns | None = None
-        self._lessons = 0
+        self._decoder: _ShapeDecoder | None = None
+        self._shape_updates = 0
 
-    def read(self, payloads: Sequence[Buffer]) -> list[Part]:
+    def read(self, payloads: Sequence[Buffer]) -> list[PayloadColumn]:
         """The scalars of payloads. Raises msgspec.DecodeError where one is not MessagePack."""
         place = 0
-        while self._lessons <= _MOST_LESSONS:
-            if self._columns is not None:
+        while self._shape_updates <= _MAX_SHAPE_UPDATES:
+            if self._decoder is not None:
                 try:
-                    return self._columns.read(payloads)
-                except _Strange as strange:
-                    place = strange.place
+                    return self._decoder.read(payloads)
+                except _UnknownShapeError as error:
+                    place = error.place
             # From the one that is new and some after it: more each time, since each time costs a struct.
-            self._learn(payloads[place : place + _FIRST_LESSON * 4**self._lessons])
-        return [Part("", None, [_cleared(_whole(payload)) for payload in payloads])]
+            self._update_shape(payloads[place : place + _FIRST_SHAPE_PAYLOADS * 4**self._shape_updates])
+        return [PayloadColumn("", None, [_without_unnamed_maps(_decode_payload(payload)) for payload in payloads])]
 
-    def _learn(self, payloads: Sequence[Buffer]) -> None:
-        self._lessons += 1
+    def _update_shape(self, payloads: Sequence[Buffer]) -> None:
+        self._shape_updates += 1
         try:
             self._shape = functools.reduce(
-                _merged, (_map_shape(_split(payload), 1) for payload in payloads), self._shape
+                _merge_shapes, (_map_shape(_split_payload(payload), 1) for payload in payloads), self._shape
             )
         except msgspec.ValidationError:  # something else than a map with text for keys
             self._shape = _Shape("mixed")
-        named = [("", self._shape), *_named(self._shape, "")]
+        named = [("", self._shape), *_walk_shapes(self._shape, "")]
         self.maps.update(dict.fromkeys(name for name, shape in named if shape.kind == "map"))
         self.passed.update(dict.fromkeys(name for name, shape in named[1:] if shape.kind in ("passed", "mixed")))
-        if self._shape.kind != "map" or len(named) > _MOST_PAYLOAD_NAMES:
-            self._lessons = _MOST_LESSONS + 1
+        if self._shape.kind != "map" or len(named) > _MAX_PAYLOAD_NAMES:
+            self._shape_updates = _MAX_SHAPE_UPDATES + 1
         else:
-            self._columns = _Columns(self._shape)
+            self._decoder = _ShapeDecoder(self._shape)
 
 
-class _Strange(Exception):  # noqa: N818 - it is no error, and nobody sees it
-    """The payload at a place is not what was learned."""
+class _UnknownShapeError(Exception):
+    """The payload at ``place`` has another shape than those before it."""
 
     def __init__(self, place: int) -> None:
         super().__init__(place)
         self.place = place
 
 
-class _Columns:
-    """The decoder of one shape."""
+class _ShapeDecoder:
+    """Decodes payloads of one shape."""
 
     def __init__(self, shape: _Shape) -> None:
         self._shape = shape
         self._decode = msgspec.msgpack.Decoder(_struct(shape)).decode
 
-    def read(self, payloads: Sequence[Buffer]) -> list[Part]:
+    def read(self, payloads: Sequence[Buffer]) -> list[PayloadColumn]:
         decode = self._decode
         found: list[Any] = []
         try:
             found += map(decode, payloads)
-        except _BAD as error:
-            raise _Strange(len(found)) from error
-        return list(_parts(self._shape, found, None, ""))
+        except _SHAPE_ERRORS as error:
+            raise _UnknownShapeError(len(found)) from error
+        return list(_payload_columns(self._shape, found, None, ""))
 
 
 def _struct(shape: _Shape) -> Any:
@@ -167,7 +172,7 @@ def _struct(shape: _Shape) -> Any:
 _getters: Callable[[int], Callable[[Any], Any]] = functools.cache(lambda number: operator.attrgetter(f"f{number}"))
 
 
-def _parts(shape: _Shape, found: list[Any], at: Sequence[int] | None, prefix: str) -> Iterator[Part]:
+def _payload_columns(shape: _Shape, found: list[Any], at: Sequence[int] | None, prefix: str) -> Iterator[PayloadColumn]:
     for number, (name, inner) in enumerate(shape.inner.items()):
         if inner.kind == "passed":
             continue
@@ -179,22 +184,27 @@ def _parts(shape: _Shape, found: list[Any], at: Sequence[int] | None, prefix: st
             places = kept if at is None else [at[place] for place in kept]
             values = [values[place] for place in kept]
         if inner.kind == "map":
-            yield from _parts(inner, values, places, f"{prefix}.{name}")
-        elif inner.kind != "mixed" and not kinds - {UnsetType} <= _SCALARS:
-            at_fault = next(place for place, value in enumerate(values) if type(value) not in _SCALARS)
-            raise _Strange(at_fault if places is None else places[at_fault])
+            yield from _payload_columns(inner, values, places, f"{prefix}.{name}")
+        elif inner.kind != "mixed" and not kinds - {UnsetType} <= _SCALAR_TYPES:
+            at_fault = next(place for place, value in enumerate(values) if type(value) not in _SCALAR_TYPES)
+            raise _UnknownShapeError(at_fault if places is None else places[at_fault])
         elif values:
-            yield Part(f"{prefix}.{name}", places, list(map(_cleared, values)) if inner.kind == "mixed" else values)
+            yield PayloadColumn(
+                f"{prefix}.{name}",
+                places,
+                list(map(_without_unnamed_maps, values)) if inner.kind == "mixed" else values,
+            )
 
 
-def _cleared(value: Any) -> Any:
-    """A value without the maps whose keys are not text: those have no names, so they are lists of a kind."""
+def _without_unnamed_maps(value: Any) -> Any:
+    """Replace maps whose keys are not strings by empty lists: their values have no names."""
     if type(value) is not dict:
         return value
-    return {name: _cleared(inner) for name, inner in value.items()} if all(type(name) is str for name in value) else []
-
-
-# ------------------------------------------------------------------------------------------------------------ learning
+    return (
+        {name: _without_unnamed_maps(inner) for name, inner in value.items()}
+        if all(type(name) is str for name in value)
+        else []
+    )
 
 
 def _map_shape(raw: dict[str, Raw], depth: int) -> _Shape:
@@ -216,7 +226,7 @@ def _shape_of(value: Raw, depth: int) -> _Shape:
         return _Shape("null")
     if 0x80 <= first <= 0x8F or first in (0xDE, 0xDF):
         try:
-            return _map_shape(_split(data), depth + 1) if depth < _DEEPEST else _Shape("passed")
+            return _map_shape(_split_payload(data), depth + 1) if depth < _MAX_DEPTH else _Shape("passed")
         except msgspec.ValidationError:  # its keys are not text
             return _Shape("passed")
     # Lists, bytes and extensions.
@@ -224,10 +234,12 @@ def _shape_of(value: Raw, depth: int) -> _Shape:
     return _Shape("passed" if passed else "scalar")
 
 
-def _merged(one: _Shape, two: _Shape) -> _Shape:
+def _merge_shapes(one: _Shape, two: _Shape) -> _Shape:
     kinds = {one.kind, two.kind}
     if kinds == {"map"}:
-        return _Shape("map", {**one.inner, **{name: _joined(one, name, shape) for name, shape in two.inner.items()}})
+        return _Shape(
+            "map", {**one.inner, **{name: _merge_inner(one, name, shape) for name, shape in two.inner.items()}}
+        )
     if "mixed" in kinds or ("map" in kinds and kinds & {"scalar", "passed"}):
         return _Shape("mixed")
     if "map" in kinds:
@@ -235,29 +247,14 @@ def _merged(one: _Shape, two: _Shape) -> _Shape:
     return _Shape("passed" if "passed" in kinds else "scalar" if "scalar" in kinds else "null")
 
 
-def _joined(one: _Shape, name: str, shape: _Shape) -> _Shape:
-    return _merged(one.inner[name], shape) if name in one.inner else shape
+def _merge_inner(one: _Shape, name: str, shape: _Shape) -> _Shape:
+    return _merge_shapes(one.inner[name], shape) if name in one.inner else shape
 
 
-def _named(shape: _Shape, prefix: str) -> Iterator[tuple[str, _Shape]]:
+def _walk_shapes(shape: _Shape, prefix: str) -> Iterator[tuple[str, _Shape]]:
     for name, inner in shape.inner.items():
         yield f"{prefix}.{name}", inner
-        yield from _named(inner, f"{prefix}.{name}")
-
-
-# ----------------------------------------------------------------------------------------------------- metadata columns
-
-
-LONGEST_TEXT = 512
-LARGEST_SOURCE = 1 << 20
-"""A larger member is data, not metadata; its columns are left out."""
-MOST_COLUMNS = 256
-_DEEPEST = 4
-_MOST_IGNORED_NAMES = (
-    4096  # remembered though they give no column: a mapping from ids to things must not fill the memory
-)
-_SCALAR_KINDS = {bool, int, float, str, type(None)}
-_UNREADABLE = (ValueError, msgspec.DecodeError, RecursionError)
+        yield from _walk_shapes(inner, f"{prefix}.{name}")
 
 
 def extractor_for(field: str) -> Extractor | None:
@@ -276,7 +273,6 @@ def _text(data: Buffer) -> str:
 
 
 _decode_json = msgspec.json.Decoder().decode
-_decode_payload = msgspec.msgpack.Decoder().decode
 
 _EXTRACTORS: dict[str, Extractor] = {
     **dict.fromkeys(("json", "jsn"), _decode_json),
@@ -296,12 +292,16 @@ class ColumnCollector:
         self._nested: set[str] = set()
         """Names under which a list or a mapping was met."""
         self.dropped: dict[str, str] = {}
+        self.unreadable: dict[str, list[int]] = {}
+        """Rows whose member does not decode, by field."""
+        self.complete = True
+        """Whether every name that was met is a column, or is recorded as nested or dropped."""
         self._payloads: dict[str, PayloadReader] = {}
 
     def drop(self, name: str, reason: str) -> None:
         """Leave a column out, or every column of a field.
 
-        Part of its values would be missing, and a query would be wrong without a word.
+        PayloadColumn of its values would be missing, and a query would be wrong without a word.
         """
         self.dropped[name] = reason
         for column in [at for at in self._values if name in (at, self._field_of[at])]:
@@ -317,16 +317,35 @@ class ColumnCollector:
         try:
             values = list(map(extract, members))
         except (*_UNREADABLE, TypeError):  # `int` takes no view, as of a large member
-            values = [_or_none(extract, data) for data in members]
-        self.add_values(rows, field, values)
+            values = [_decode_member(extract, data) for data in members]
+            bad = [row for row, value in zip(rows, values, strict=True) if value is _NO_VALUE]
+            if not self._note_unreadable(field, bad):
+                return
+            rows = [row for row, value in zip(rows, values, strict=True) if value is not _NO_VALUE]
+            values = [value for value in values if value is not _NO_VALUE]
+        if rows:
+            self.add_values(rows, field, values)
+
+    def _note_unreadable(self, field: str, rows: list[int]) -> bool:
+        """Record rows whose member does not decode; False where they are so many that the field has no columns."""
+        known = self.unreadable.setdefault(field, []) if rows else []
+        known += rows
+        if len(known) <= _MAX_UNREADABLE_ROWS:
+            return True
+        del self.unreadable[field]
+        self.drop(field, f"over {_MAX_UNREADABLE_ROWS} members that do not decode")
+        return False
 
     def _add_payloads(self, rows: list[int], field: str, payloads: Sequence[Buffer]) -> None:
         reader = self._payloads.setdefault(field, PayloadReader())
         try:
             parts = reader.read(payloads)
         except _UNREADABLE:
-            sound = [place for place, data in enumerate(payloads) if _is_payload(data)]
-            rows, payloads = [rows[place] for place in sound], [payloads[place] for place in sound]
+            sound = [_is_payload(data) for data in payloads]
+            if not self._note_unreadable(field, [row for row, well in zip(rows, sound, strict=True) if not well]):
+                return
+            payloads = [data for data, well in zip(payloads, sound, strict=True) if well]
+            rows = [row for row, well in zip(rows, sound, strict=True) if well]
             parts = reader.read(payloads) if payloads else []
         for name in reader.maps:
             self._note_nested(f"{field}{name}")
@@ -334,15 +353,17 @@ class ColumnCollector:
             if f"{field}{name}" not in self.dropped:
                 self.drop(f"{field}{name}", "not a scalar")
         for name, at, values in parts:
-            self._add(rows if at is None else [rows[place] for place in at], f"{field}{name}", values, field, _DEEPEST)
+            self._add(
+                rows if at is None else [rows[place] for place in at], f"{field}{name}", values, field, _MAX_DEPTH
+            )
 
     def add_values(self, rows: list[int], field: str, values: list[Any]) -> None:
         """Add one value a row: a scalar, or a mapping whose scalars become columns."""
-        self._add(rows, field, values, field, _DEEPEST)
+        self._add(rows, field, values, field, _MAX_DEPTH)
 
     def _add(self, rows: list[int], name: str, values: list[Any], field: str, depth: int) -> None:
         kinds = set(map(type, values))
-        if kinds <= _SCALAR_KINDS:
+        if kinds <= _SCALAR_TYPES:
             self._put_all(rows, name, values, field, str in kinds)
         elif kinds == {dict} and _same_keys(values):
             self._note_nested(name)
@@ -353,7 +374,7 @@ class ColumnCollector:
                 self._add_one(row, name, value, field, depth)
 
     def _add_one(self, row: int, name: str, value: object, field: str, depth: int) -> None:
-        if type(value) in _SCALAR_KINDS:
+        if type(value) in _SCALAR_TYPES:
             self._put_all([row], name, [value], field, type(value) is str)
             return
         self._note_nested(name)
@@ -362,8 +383,12 @@ class ColumnCollector:
                 self._add_one(row, f"{name}.{key}", inner, field, depth - 1)
 
     def _note_nested(self, name: str) -> None:
-        if len(self._nested) < _MOST_IGNORED_NAMES:
+        if len(self._nested) < _MAX_IGNORED_NAMES or name in self._nested:
             self._nested.add(name)
+            return
+        self.complete = False
+        if name in self._values:
+            self.drop(name, "mixed types")
 
     def _put_all(self, rows: list[int], name: str, values: list[Any], field: str, texts: bool) -> None:
         column = self._column(name, field)
@@ -396,23 +421,41 @@ class ColumnCollector:
         if name in self._field_of or name in self.dropped:
             return None
         if len(self._field_of) >= MOST_COLUMNS:
-            if len(self.dropped) < _MOST_IGNORED_NAMES:
+            if len(self.dropped) < _MAX_IGNORED_NAMES:
                 self.dropped[name] = f"over {MOST_COLUMNS} columns"
+            else:
+                self.complete = False
+            return None
+        if not self.complete:  # a list may have been met under this name
             return None
         self._field_of[name] = field
         return self._values.setdefault(name, [])
+
+    def move_rows(self, rows: list[int]) -> None:
+        """Move each row's values to the row that ``rows`` has for it."""
+        for name, values in self._values.items():
+            moved: list[Any] = [None] * (max(rows) + 1)
+            for row, value in zip(rows, values, strict=False):
+                if value is not None:
+                    moved[row] = value
+            self._values[name] = moved
 
     def finish(self, rows: int) -> dict[str, pa.Array]:
         """The columns, each as long as the shard, null where a sample has no value."""
         columns: dict[str, pa.Array] = {}
         for name, values in self._values.items():
             values.extend([None] * (rows - len(values)))
-            array = "mixed types" if name in self._nested else _typed(values)
+            array = "mixed types" if name in self._nested else _to_array(values)
             if isinstance(array, str):
                 self.dropped[name] = array
             else:
                 columns[name] = array
         return columns
+
+    @property
+    def nested(self) -> list[str]:
+        """The names under which a list or a mapping was met."""
+        return sorted(self._nested)
 
 
 def _same_keys(mappings: list[dict[Any, Any]]) -> bool:
@@ -428,14 +471,15 @@ def _is_payload(data: Buffer) -> bool:
     return True
 
 
-def _or_none(extract: Extractor, data: Buffer) -> Any:
+def _decode_member(extract: Extractor, data: Buffer) -> Any:
+    """What samples have as this field: of JSON also what only the codec takes, such as NaN."""
     try:
-        return extract(bytes(data))
+        return (decode_json if extract is _decode_json else extract)(bytes(data))
     except _UNREADABLE:
-        return None
+        return _NO_VALUE
 
 
-def _typed(values: list[Any]) -> pa.Array | str:
+def _to_array(values: list[Any]) -> pa.Array | str:
     """The values as one Arrow array, or the reason why there is none."""
     kinds = set(map(type, values)) - {type(None)}
     if len(kinds) > 1 and kinds != {int, float}:  # Arrow would take True for 1.0
@@ -444,110 +488,3 @@ def _typed(values: list[Any]) -> pa.Array | str:
         return scalar_array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError):
         return "values that Arrow cannot hold"
-
-
-# -------------------------------------- python and NumPy values as Arrow arrays and back, without pa.array and to_numpy
-
-
-# Both of those import pandas where it is installed, to see whether they were given a Series: a quarter of a second, and
-# tens of megabytes, before the first sample.
-
-_ARROW = {np.dtype(kind): getattr(pa, kind)() for kind in ("int64", "uint64", "uint32", "float64")}
-_NUMPY = {arrow: numpy for numpy, arrow in _ARROW.items()}
-
-
-def as_arrow(values: npt.NDArray[Any]) -> pa.Array:
-    """Numbers over the same memory.
-
-    Example:
-        >>> as_arrow(np.array([2, 3])).to_pylist()
-        [2, 3]
-    """
-    whole = np.ascontiguousarray(values)
-    return pa.Array.from_buffers(_ARROW[whole.dtype], len(whole), [None, pa.py_buffer(whole)])
-
-
-def as_numpy(array: pa.Array) -> npt.NDArray[Any]:
-    """Numbers without nulls, over the same memory.
-
-    Example:
-        >>> as_numpy(pa.array([2, 3])).tolist()
-        [2, 3]
-    """
-    kind = _NUMPY[array.type]
-    return np.frombuffer(array.buffers()[1] or b"", kind, len(array), array.offset * kind.itemsize)
-
-
-def text_array(texts: list[str], valid: pa.Buffer | None = None) -> pa.Array:
-    """Texts as one array. Raises UnicodeEncodeError where one is not Unicode.
-
-    Example:
-        >>> text_array(["shoal", "Schön"]).to_pylist()
-        ['shoal', 'Schön']
-    """
-    whole = "".join(texts)
-    data = whole.encode()
-    sizes = map(len, texts) if len(data) == len(whole) else (len(text.encode()) for text in texts)
-    is_small = len(data) <= np.iinfo(np.int32).max
-    kind, width = (pa.string(), np.int32) if is_small else (pa.large_string(), np.int64)
-    offsets = np.fromiter(accumulate(sizes, initial=0), width, len(texts) + 1)
-    return pa.Array.from_buffers(kind, len(texts), [valid, pa.py_buffer(offsets), pa.py_buffer(data)])
-
-
-def text_edges(array: pa.Array) -> tuple[npt.NDArray[np.signedinteger[Any]], memoryview]:
-    """Where each text begins, and the last ends, in the bytes of all of them: quicker than Arrow for a text or two.
-
-    Example:
-        >>> edges, data = text_edges(text_array(["shoal", "Schön"]))
-        >>> edges.tolist(), str(data[5:11], "utf-8")
-        ([0, 5, 11], 'Schön')
-    """
-    _, edges, data = array.buffers()
-    width = np.dtype(np.int32 if array.type == pa.string() else np.int64)
-    count = len(array) + 1 if edges is not None and edges.size else 0
-    found = np.frombuffer(edges or b"", width, count, array.offset * width.itemsize if count else 0)
-    return found, memoryview(data if data is not None else b"")
-
-
-def scalar_array(values: list[Any]) -> pa.Array:
-    """Scalars of one kind, or None, as one typed array; what is stranger is left to Arrow, which may refuse it.
-
-    Raises OverflowError for an integer beyond 64 bits, UnicodeEncodeError, and what Arrow raises.
-
-    Example:
-        >>> scalar_array([1, None, 3]).to_pylist()
-        [1, None, 3]
-    """
-    kinds = set(map(type, values))
-    others = kinds - {type(None)}
-    if not others:
-        return pa.nulls(len(values))
-    if len(others) != 1 or not others <= _SIMPLE.keys():
-        return pa.array(values)
-    kind = others.pop()
-    valid = _bits([value is not None for value in values]) if type(None) in kinds else None
-    return _SIMPLE[kind](values if valid is None else [kind() if value is None else value for value in values], valid)
-
-
-def _bits(flags: list[bool]) -> pa.Buffer:
-    return pa.py_buffer(np.packbits(np.array(flags, np.bool_), bitorder="little"))
-
-
-def _integers(values: list[int], valid: pa.Buffer | None) -> pa.Array:
-    return pa.Array.from_buffers(pa.int64(), len(values), [valid, pa.py_buffer(np.array(values, np.int64))])
-
-
-def _floats(values: list[float], valid: pa.Buffer | None) -> pa.Array:
-    return pa.Array.from_buffers(pa.float64(), len(values), [valid, pa.py_buffer(np.array(values, np.float64))])
-
-
-def _flags(values: list[bool], valid: pa.Buffer | None) -> pa.Array:
-    return pa.Array.from_buffers(pa.bool_(), len(values), [valid, _bits(values)])
-
-
-_SIMPLE: dict[type, Callable[[list[Any], pa.Buffer | None], pa.Array]] = {
-    int: _integers,
-    float: _floats,
-    bool: _flags,
-    str: text_array,
-}

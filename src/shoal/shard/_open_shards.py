@@ -1,4 +1,4 @@
-"""Open a shard with its index, and keep the most recently used ones open."""
+"""Open a shard with its index, wherever that is stored, and keep the most recently used shards open."""
 
 from __future__ import annotations
 
@@ -12,25 +12,17 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 
+from shoal._crc32 import crc32
 from shoal.errors import ObjectNotFoundError, ShardIndexError, ShoalWarning, StoreError
-from shoal.store import (
-    ObjectReader,
-    PrefetchedReader,
-    RemoteReader,
-    base_name,
-    cache_dir,
-    cached_reader,
-    join_url,
-    local_path,
-    options_for,
-    parent_url,
-    scheme_of,
-    store_for,
-)
+from shoal.store._base import ObjectReader, RemoteReader
+from shoal.store._cache import cache_dir, cached_reader, count_added, mark_used
+from shoal.store._options import options_for
+from shoal.store._readers import PrefetchedReader
+from shoal.store._registry import store_for
+from shoal.store._url import base_name, join_url, local_path, parent_url, scheme_of
 
-from ._background_io import crc32
 from ._byte_reader import CompressedBytes, PlainBytes, TarBytes
-from ._compression import sniff, unpacked_cache
+from ._compression import open_unpacked, sniff
 from ._index import IndexMetadata, KnownIndex, ShardIndex, load_index, save_index
 from ._index_build import build_index
 from ._member_names import WEBDATASET_RULE, KeyRule
@@ -53,8 +45,10 @@ __all__ = [
 
 SIDECAR_FOLDER = ".shoal"
 INDEX_FOLDER = "index"
-_LEAST_OPEN, _MOST_OPEN = 128, 1024
-_MOST_KNOWN = 2048
+_MIN_OPEN_SHARDS, _MAX_OPEN_SHARDS = 128, 1024
+_SCAN_VERSION = 2
+"""Counts changes of what a scan accepts and joins: an index that was cached before such a change is made again."""
+_MAX_KNOWN_INDEXES = 2048
 """Indexes that are remembered. Small ones are copies, of 64 KiB at most; large ones are the file itself, mapped."""
 
 
@@ -84,11 +78,11 @@ def open_shard(
     reader = cached_reader(store_for(url).open(url), cache)
     try:
         if known is not None and known.info == reader.info:
-            return _opened(url, known.index, reader, verify)
-        found = _sidecar(url, sidecar, rule) if cache is None else _kept_sidecar(url, sidecar, rule, reader)
+            return _to_shard(url, known.index, reader, verify)
+        found = _sidecar(url, sidecar, rule) if cache is None else _cached_sidecar(url, sidecar, rule, reader)
         if found is not None:
             _check_fits(found, reader)
-            return _opened(url, found, reader, verify)
+            return _to_shard(url, found, reader, verify)
         return _open_foreign(url, reader, rule, verify)
     except BaseException:
         reader.close()
@@ -97,7 +91,7 @@ def open_shard(
 
 def _sidecar(url: str, named: str | None, rule: KeyRule, *, whole: bool = False) -> ShardIndex | None:
     """The index kept with the shard, unless it was made by another rule; None when there is none."""
-    for stored in _places(url) if named is None else (named,):
+    for stored in _index_urls(url) if named is None else (named,):
         try:
             index = load_index(stored, whole=whole)
         except ObjectNotFoundError:
@@ -118,26 +112,35 @@ def open_indexed(
     cache = options_for(url).cache if cache is None else cache
     reader = cached_reader(store_for(url).open(url), cache)
     try:
-        found = fitting_index(cached_index_url(reader, rule), reader)
+        cached = cached_index_url(reader, rule)
+        found = fitting_index(cached, reader)
+        mark_used(cached)
         if found is None and (found := _sidecar(url, None, rule)) is not None:
             _check_fits(found, reader)
-        return reader if found is None else _opened(url, found, reader, verify)
+        return reader if found is None else _to_shard(url, found, reader, verify)
     except BaseException:
         reader.close()
         raise
 
 
-def _kept_sidecar(url: str, named: str | None, rule: KeyRule, reader: ObjectReader) -> ShardIndex | None:
+def _cached_sidecar(url: str, named: str | None, rule: KeyRule, reader: ObjectReader) -> ShardIndex | None:
     """The same through the cache, where it is kept for this state of the shard."""
     kept = cached_index_url(reader, rule)
     found = fitting_index(kept, reader)
     if found is None and (found := _sidecar(url, named, rule)) is not None:
         with contextlib.suppress(StoreError):  # a cache that cannot be written costs time, nothing else
-            save_index(found, kept)
+            _save_cached(found, kept, url)
+    elif found is not None:
+        mark_used(kept)
     return found
 
 
-def _places(url: str) -> tuple[str, ...]:
+def _save_cached(index: ShardIndex, stored: str, url: str) -> None:
+    save_index(index, stored)
+    count_added(stored, store_for(stored).info(stored).size, options_for(url).cache_bytes)
+
+
+def _index_urls(url: str) -> tuple[str, ...]:
     """Where the index is of a shard in a dataset's root, or in a folder of it."""
     folder = parent_url(url)
     beside, above = index_url(folder, base_name(url)), parent_url(folder)
@@ -175,27 +178,23 @@ def _check_fits(index: ShardIndex, reader: ObjectReader) -> None:
     index.check_object(reader.info.url, reader.info.size, head, crc32(head))
 
 
-def _opened(url: str, index: ShardIndex, reader: ObjectReader, verify: bool) -> Shard:
+def _to_shard(url: str, index: ShardIndex, reader: ObjectReader, verify: bool) -> Shard:
     far = PrefetchedReader(reader) if isinstance(reader, RemoteReader) else None
-    data = _bytes(reader if far is None else far, index)
+    data = _tar_bytes(reader if far is None else far, index)
     is_packed = index.facts.compression is not None and isinstance(data, PlainBytes)  # read from where it was unpacked
     known = KnownIndex(reader.info, index)
     return Shard(url, index, data, verify=verify, far=None if is_packed else far, known=known)
 
 
-def _bytes(reader: ObjectReader, index: ShardIndex) -> TarBytes:
+def _tar_bytes(reader: ObjectReader, index: ShardIndex) -> TarBytes:
     compression, blocks = index.facts.compression, index.blocks
     if compression is None:
         return PlainBytes(reader)
     if blocks is not None and blocks.stored is not None:
         return CompressedBytes(reader, compression, blocks)
-    return PlainBytes(_unpacked(reader, compression))
-
-
-def _unpacked(reader: ObjectReader, compression: str) -> ObjectReader:
-    path = unpacked_cache(reader, compression, cache_dir())
+    unpacked = open_unpacked(reader, compression)
     reader.close()
-    return store_for(path).open(path)
+    return PlainBytes(unpacked)
 
 
 def _open_foreign(url: str, reader: ObjectReader, rule: KeyRule, verify: bool) -> Shard:
@@ -203,14 +202,16 @@ def _open_foreign(url: str, reader: ObjectReader, rule: KeyRule, verify: bool) -
     index = fitting_index(cached, reader)
     if index is None:
         index = index_shard(reader, rule)
-        _keep(index, cached)
-    return _opened(url, index, reader, verify)
+        _cache_index(index, cached, url)
+    else:
+        mark_used(cached)
+    return _to_shard(url, index, reader, verify)
 
 
-def _keep(index: ShardIndex, url: str) -> None:
-    """Store an index in the cache; one that cannot be written costs time, nothing else."""
+def _cache_index(index: ShardIndex, stored: str, url: str) -> None:
+    """Store the index of a shard in the cache; one that cannot be written costs time, nothing else."""
     try:
-        save_index(index, url)
+        _save_cached(index, stored, url)
     except StoreError as error:
         told = f"indexes cannot be kept in the cache and are made again each time: {error.problem}"
         warnings.warn(f"{told}; set SHOAL_CACHE to a folder that can be written", ShoalWarning, stacklevel=2)
@@ -220,7 +221,7 @@ def cached_index_url(reader: ObjectReader, rule: KeyRule) -> str:
     """One place for each state of each object: a changed file is another entry."""
     info = reader.info
     place = os.path.abspath(local_path(info.url)) if scheme_of(info.url) == "file" else info.url
-    name = hashlib.sha256(repr((place, info.size, info.version, rule)).encode()).hexdigest()
+    name = hashlib.sha256(repr((place, info.size, info.version, rule, _SCAN_VERSION)).encode()).hexdigest()
     return join_url(cache_dir(), INDEX_FOLDER, name + ".arrow")
 
 
@@ -233,8 +234,7 @@ def index_shard(reader: ObjectReader, rule: KeyRule = WEBDATASET_RULE) -> ShardI
     facts = IndexMetadata(reader.info.size, crc32(head), rule, sniff(head))
     if facts.compression is None:
         return build_index(ReaderFeed(reader), facts, reader.info.url)
-    path = unpacked_cache(reader, facts.compression, cache_dir())
-    unpacked = store_for(path).open(path)
+    unpacked = open_unpacked(reader, facts.compression)
     try:
         return build_index(ReaderFeed(unpacked), facts, reader.info.url)
     finally:
@@ -247,9 +247,9 @@ def most_open() -> int:
     try:
         import resource
     except ImportError:
-        return _LEAST_OPEN
+        return _MIN_OPEN_SHARDS
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return _MOST_OPEN if limit < 0 else max(_LEAST_OPEN, min(_MOST_OPEN, limit // 8))
+    return _MAX_OPEN_SHARDS if limit < 0 else max(_MIN_OPEN_SHARDS, min(_MAX_OPEN_SHARDS, limit // 8))
 
 
 class OpenShards:
@@ -306,7 +306,7 @@ class OpenShards:
     def _close_least_used(self) -> None:
         if len(self._open) > most_open():
             self._open.popitem(last=False)  # closed when its last reader lets go of it
-        if len(self._known) > _MOST_KNOWN:
+        if len(self._known) > _MAX_KNOWN_INDEXES:
             self._known.popitem(last=False)
 
     def close(self) -> None:

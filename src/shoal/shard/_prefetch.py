@@ -1,11 +1,14 @@
-"""Ordered reads of remote shards, requested ahead.
+"""Prefetching: run tasks ahead of the reader, and read remote shards in order that way.
+
+Only the reader blocks. Tasks start on the shared store thread pool whenever one is consumed or finishes. A reader that
+needs a task not yet started runs it inline, so it never waits on a stalled pool.
 
 A part is one large request. The thread that makes it cuts it into blocks and the blocks into rows as the bytes arrive,
-because bytes that were just copied are read again for almost nothing, and those of a few megabytes ago are not. Parts
-end where it suits the store, so the block that lies across two of them is made by who reads, when both are there.
+while they are still in the processor's cache. Parts end where it suits the store, so a block across two parts is built
+by the reader, when both are there; it is built from the pieces, since joining them first would copy each byte again.
 
-Clouds give each connection so much and no more, however wide the line is. Where one is found to be slow, the shards
-that follow are cut into smaller parts, and more of them are fetched at once, in the same memory.
+Clouds limit the bandwidth of each connection. Where one is found to be slow, the shards that follow are cut into
+smaller parts, and more of them are fetched at once, in the same memory.
 """
 
 from __future__ import annotations
@@ -21,12 +24,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
-from shoal.errors import ShoalError, StaleIndexError, TarError
-from shoal.store import PrefetchedReader, StreamingReader, is_remote, submit
+from shoal._crc32 import crc32
+from shoal._typing import IntArray
+from shoal.errors import DecodeError, ShoalError, StaleIndexError, TarError
+from shoal.store._concurrency import submit
+from shoal.store._readers import PrefetchedReader, StreamingReader
+from shoal.store._registry import is_remote
 
-from ._background_io import crc32
 from ._index import Blocks, Edges, LongExtents, ShardIndex, edges_from
 from ._read_plan import PART_BYTES, SpanPart, span_parts
 from ._shard import Decoders, RawField, Sample, Shard, decode_rows, edged_rows
@@ -41,17 +46,9 @@ T = TypeVar("T")
 _Begin = Callable[[Shard, Sequence[str] | None], Callable[[StreamingReader, int, int], T]]
 """Gives what makes something of these fields of the spans of a shard, whose bytes come through the reader."""
 R = TypeVar("R")
-_Pieces = Sequence[tuple[int, bytes]]
-"""Bytes that follow each other as they came, each piece with its position."""
-Int64 = npt.NDArray[np.int64]
 Pieces = Sequence[tuple[int, bytes]]
+"""Bytes that follow each other as they arrived, each piece with its position."""
 
-
-# --------------------------------------------------------------- work on far shards that is done before it is asked for
-
-
-# Nothing here waits but who reads: work is begun whenever some was taken or done, on the threads that all stores share.
-# Who asks for work that nobody has begun does it itself, so that no thread can be waited for in vain.
 
 AT_ONCE = 4
 MOST_BYTES = 112 << 20
@@ -259,14 +256,11 @@ class Prefetcher:
         self.release(lambda _: True)
 
 
-# ------------------------------------------------------------------------------------- all samples of a source in order
-
-
 def stream_samples(
     source: ShardSource, fields: Sequence[str] | None, decoders: Decoders, log: ErrorLog
 ) -> Iterator[list[Sample]]:
     """Block by block. A far shard that nobody has indexed is read as it comes."""
-    with OrderedPrefetcher(_wants(source, fields, _samples_pulled)) as ahead:
+    with OrderedPrefetcher(_requests(source, fields, _streamed_samples)) as ahead:
         for number, ref in enumerate(source.shards):
             try:
                 shard = source.indexed(number)
@@ -285,7 +279,7 @@ def stream_samples(
 
 def stream_raw(source: ShardSource, field: str) -> Iterator[RawField]:
     """One field of all samples, block by block."""
-    wants = _wants(
+    wants = _requests(
         source, [field], lambda shard, _: lambda reader, start, stop: shard.over(reader).raw_span(start, stop, field)
     )
     with OrderedPrefetcher(wants) as ahead:
@@ -296,7 +290,9 @@ def stream_raw(source: ShardSource, field: str) -> Iterator[RawField]:
                 yield shard.raw_span(start, stop, field) if made is None else made
 
 
-def _samples_pulled(shard: Shard, fields: Sequence[str] | None) -> Callable[[StreamingReader, int, int], list[Sample]]:
+def _streamed_samples(
+    shard: Shard, fields: Sequence[str] | None
+) -> Callable[[StreamingReader, int, int], list[Sample]]:
     whole = fields is None or set(fields) >= set(shard.index.fields)
     blocks = PiecedBlocks(shard) if whole else None
 
@@ -307,12 +303,16 @@ def _samples_pulled(shard: Shard, fields: Sequence[str] | None) -> Callable[[Str
     return read
 
 
-def _wants(source: ShardSource, fields: Sequence[str] | None, begin: _Begin[T]) -> Iterator[ShardReadRequest[T]] | None:
+def _requests(
+    source: ShardSource, fields: Sequence[str] | None, begin: _Begin[T]
+) -> Iterator[ShardReadRequest[T]] | None:
     """What is read ahead; None where no shard is far."""
-    return _far_wants(source, fields, begin) if any(is_remote(ref.url) for ref in source.shards) else None
+    return _remote_requests(source, fields, begin) if any(is_remote(ref.url) for ref in source.shards) else None
 
 
-def _far_wants(source: ShardSource, fields: Sequence[str] | None, begin: _Begin[T]) -> Iterator[ShardReadRequest[T]]:
+def _remote_requests(
+    source: ShardSource, fields: Sequence[str] | None, begin: _Begin[T]
+) -> Iterator[ShardReadRequest[T]]:
     for number in range(len(source.shards)):
         try:
             if source.is_foreign(number):
@@ -354,35 +354,32 @@ def _read_span(
 ) -> list[Sample]:
     try:
         return shard.read_span(start, stop, fields, decoders)
-    except TarError:
+    except (TarError, DecodeError):
         if not log.goes_on:
             raise
     found = []
     for row in range(start, stop):
         try:
             found += shard.read_rows(np.array([row]), fields, decoders)
-        except TarError as error:
+        except (TarError, DecodeError) as error:
             log.handle(error.at(shard=shard.url, key=shard.index.keys[row].as_py()))
     return found
 
 
-# ---------------------------------------------------------------------------------- samples of far shards read in order
+_START_TIMEOUT_S = 0.1
+"""How long to wait for a thread to start a task: all threads may be busy."""
+_SLOW_BYTES_PER_S = 90e6
+"""Slower connections profit from more of them."""
+_MEASURED_REQUESTS = 6
+"""Several, since a busy processor makes single requests slow."""
+_SMALL_PART_BYTES, _SLOW_CONCURRENCY = 8 << 20, 10
 
 
-_LONGEST_START = 0.1
-"""Seconds after which no thread is waited for that should have begun: all of them may be busy."""
-_SLOW = 90e6
-"""Bytes a second: a connection that brings less is helped by others beside it."""
-_JUDGED = 6
-"""Requests in a row that a line is judged by: a busy processor makes single ones slow."""
-_SMALL_PARTS, _MANY = 8 << 20, 10
-
-
-class _Line:
-    """What one connection brings, and so how shards are cut and how many parts are fetched at once."""
+class _ConnectionSpeed:
+    """Measured speed of a connection, which decides part size and concurrency."""
 
     def __init__(self) -> None:
-        self._last: deque[tuple[int, float]] = deque(maxlen=_JUDGED)
+        self._last: deque[tuple[int, float]] = deque(maxlen=_MEASURED_REQUESTS)
         self._is_slow = False
         self._cuts: dict[int, int] = {}
 
@@ -391,15 +388,15 @@ class _Line:
         self._last.append((size, seconds))
         every = list(self._last)
         taken = sum(each for _, each in every)
-        self._is_slow |= len(every) == _JUDGED and sum(each for each, _ in every) < _SLOW * taken
+        self._is_slow |= len(every) == _MEASURED_REQUESTS and sum(each for each, _ in every) < _SLOW_BYTES_PER_S * taken
 
     @property
     def at_once(self) -> int:
-        return _MANY if self._is_slow else AT_ONCE
+        return _SLOW_CONCURRENCY if self._is_slow else AT_ONCE
 
     def part_bytes(self, number: int) -> int:
         """Of the parts of a shard: the same whenever it is asked."""
-        return self._cuts.setdefault(number, _SMALL_PARTS if self._is_slow else PART_BYTES)
+        return self._cuts.setdefault(number, _SMALL_PART_BYTES if self._is_slow else PART_BYTES)
 
 
 @dataclass(frozen=True)
@@ -423,7 +420,7 @@ class _Part(Generic[R]):
         name: int,
         spans: Sequence[tuple[int, int]],
         part: SpanPart,
-        line: _Line,
+        line: _ConnectionSpeed,
     ) -> None:
         self.name = (want.number, name)
         self.size = sum(stop - start for start, stop in part.ranges)
@@ -435,8 +432,8 @@ class _Part(Generic[R]):
         self._part = part
         self._line = line
         self._made: dict[int, R] = {}
-        self._head: _Pieces | None = None
-        self._tail: _Pieces = ()
+        self._head: Pieces | None = None
+        self._tail: Pieces = ()
         self._changed = threading.Condition()
         self._begun = self._ended = self._dropped = False
 
@@ -480,12 +477,12 @@ class _Part(Generic[R]):
             if part.ranges and part.tail < part.ranges[-1][1]:
                 self._tail = reader.pieces(part.tail, part.ranges[-1][1])
 
-    def _keep_head(self, head: _Pieces) -> None:
+    def _keep_head(self, head: Pieces) -> None:
         with self._changed:
             self._head = head
             self._changed.notify_all()
 
-    def taken(self, start: int, before: _Pieces) -> R | None:
+    def taken(self, start: int, before: Pieces) -> R | None:
         """What was made of the span that starts here; None where that failed.
 
         ``before`` is what the part before had left over: the beginning of the first span, where that began there.
@@ -502,9 +499,9 @@ class _Part(Generic[R]):
     def _begins_soon(self) -> bool:
         """Whether a thread reads it, or is about to: so that spans are there one by one, as they are made."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._begun, _LONGEST_START)
+            return self._changed.wait_for(lambda: self._begun, _START_TIMEOUT_S)
 
-    def _across(self, pieces: _Pieces) -> R | None:
+    def _across(self, pieces: Pieces) -> R | None:
         """The first span, of what the part before had left over and what came first here."""
         held = (pieces[0][0], [piece for _, piece in pieces])
         try:
@@ -512,7 +509,7 @@ class _Part(Generic[R]):
         except ShoalError:
             return None  # as above
 
-    def left_over(self) -> _Pieces:
+    def left_over(self) -> Pieces:
         """The beginning of the span that ends in the part that follows; waits until it is there."""
         with self._changed:
             while not self._ended:
@@ -531,10 +528,10 @@ class OrderedPrefetcher(Generic[R]):
     """What was made of the spans of shards before it is asked for; nothing at all where no shard is far."""
 
     def __init__(self, wants: Iterator[ShardReadRequest[R]] | None) -> None:
-        self._line = _Line()
+        self._line = _ConnectionSpeed()
         self._ahead = None if wants is None else Prefetcher(_tasks(wants, self._line))
         self._part: _Part[R] | None = None
-        self._before: _Pieces = ()
+        self._before: Pieces = ()
         """What the part before had left over."""
         self._shard = -1
         self._parts: dict[int, int] = {}
@@ -576,7 +573,7 @@ def _is_before(one: object, name: tuple[int, int]) -> bool:
     return isinstance(one, tuple) and one < name
 
 
-def _tasks(wants: Iterator[ShardReadRequest[R]], line: _Line) -> Iterator[Task]:
+def _tasks(wants: Iterator[ShardReadRequest[R]], line: _ConnectionSpeed) -> Iterator[Task]:
     for want in wants:
         far = want.shard.far
         if far is not None:
@@ -593,11 +590,6 @@ def _cut(shard: Shard, fields: Sequence[str] | None, most: int) -> Iterator[tupl
         done = part.span + 1
 
 
-# --------------------------------------------------------- samples out of pieces of a shard, as they come over the wire
-
-
-# To join a block first would copy each byte once more, and the processor's time is what a fast wire leaves short.
-
 _FAR = np.int64(1 << 62)
 
 
@@ -606,8 +598,8 @@ class _Places:
     """Where members lie, and the first and the last byte of each sample's."""
 
     edges: Edges
-    first: Int64
-    last: Int64
+    first: IntArray
+    last: IntArray
 
 
 class PiecedBlocks:
@@ -671,7 +663,7 @@ def _between(pieces: Pieces, low: int, high: int) -> list[memoryview]:
     ]
 
 
-def _buffers(pieces: Pieces, first: Int64, last: Int64) -> tuple[list[bytes], Int64]:
+def _buffers(pieces: Pieces, first: IntArray, last: IntArray) -> tuple[list[bytes], IntArray]:
     """For each sample the piece that it lies in, and where that begins; its own bytes where it lies across some."""
     begins = np.array([at for at, _ in pieces])
     begin, end = begins.searchsorted(first, "right") - 1, begins.searchsorted(last, "right") - 1

@@ -1,7 +1,7 @@
-"""Small scattered reads across many shards.
+"""Read small numbers of samples from many shards, as a shuffled batch does.
 
-For a few samples, planning reads and checking them as columns takes longer than reading them. So each is read by
-itself. Whatever is not as usual gives None, and the shards are asked one by one: they find what is wrong, and tell it.
+For a few samples, planning reads and checking them as columns takes longer than reading them, so each is read alone.
+The functions return None for whatever is unusual; the caller then reads shard by shard, which finds and reports errors.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from shoal._crc32 import crc32
+from shoal._typing import IntArray
 from shoal.errors import ShoalError
 
-from ._background_io import crc32
+from ._arrow_arrays import text_array
 from ._index import LongExtents
-from ._metadata_columns import text_array
 from ._read_plan import whole_spans
 from ._shard import Decoders, RawField, Sample, Shard, decode_rows, whole_rows
 
 __all__ = ["SourceExtents", "few_raw", "few_samples", "is_few"]
 
-Int64 = npt.NDArray[np.int64]
-_FEW = 64
+_SMALL_READ_MAX_SAMPLES = 64
 """Samples of a shard, on average, up to which this is quicker."""
-_MOST_BYTES = 128 << 20
-_EACH = 20
+_MAX_EXTENTS_BYTES = 128 << 20
+_MEMBER_BYTES = 20
 """Bytes that a member takes."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Places:
+class _Selection:
     """Samples by shard: those of ``shards[i]`` are ``rows[edges[i] : edges[i + 1]]``."""
 
-    rows: Int64
+    rows: IntArray
     """Numbers in the source."""
-    own: Int64
+    own: IntArray
     """Numbers in their shards."""
-    back: Int64
+    back: IntArray
     """Where each sample that was asked for is among them."""
     shards: list[Shard]
     edges: list[int]
@@ -51,7 +51,7 @@ class _Places:
     def verify(self) -> bool:
         return self.shards[0].verify
 
-    def read(self, starts: Int64, stops: Int64) -> list[bytes]:
+    def read(self, starts: IntArray, stops: IntArray) -> list[bytes]:
         """A range for each sample."""
         begins, ends, found = starts.tolist(), stops.tolist(), []
         for shard, (first, last) in zip(self.shards, itertools.pairwise(self.edges), strict=True):
@@ -59,7 +59,7 @@ class _Places:
         return found
 
     @property
-    def numbers(self) -> Int64:
+    def numbers(self) -> IntArray:
         """Which of the shards each sample is of."""
         return np.repeat(np.arange(len(self.shards)), np.diff(self.edges))
 
@@ -70,16 +70,20 @@ class _Places:
         return [every[row].as_py() for every, (first, last) in spans for row in own[first:last]]
 
 
-def is_few(rows: Int64, shards: int) -> bool:
+def is_few(rows: IntArray, shards: int) -> bool:
     """Whether these samples of so many shards are better read each by itself: few of each, and not neighbours."""
-    return shards > 1 and len(rows) <= _FEW * shards and 2 * int((rows[1:] - rows[:-1] == 1).sum()) <= len(rows)
+    return (
+        shards > 1
+        and len(rows) <= _SMALL_READ_MAX_SAMPLES * shards
+        and 2 * int((rows[1:] - rows[:-1] == 1).sum()) <= len(rows)
+    )
 
 
 def few_raw(
-    flat: SourceExtents, shard_at: Callable[[int], Shard], starts: Int64, rows: Int64, field: str
+    flat: SourceExtents, shard_at: Callable[[int], Shard], starts: IntArray, rows: IntArray, field: str
 ) -> RawField | None:
     """One field of these samples, of shards that begin at ``starts``, in one buffer and in this order."""
-    places = _places(flat, shard_at, starts, rows)
+    places = _select(flat, shard_at, starts, rows)
     part = None if places is None else flat.fields.get(field)
     if places is None or part is None:
         return None
@@ -87,22 +91,22 @@ def few_raw(
     if not offsets.all():
         return None
     found = places.read(offsets, offsets + sizes)
-    if places.verify and not _are_whole(found, part.crc[places.rows]):
+    if places.verify and not _match_checksums(found, part.crc[places.rows]):
         return None
     data, sizes = b"".join(map(found.__getitem__, places.back.tolist())), sizes[places.back]
     keys, urls = functools.partial(_keys, places), tuple(shard.url for shard in places.shards)
     return RawField(data, np.cumsum(sizes) - sizes, sizes, keys, urls, places.numbers[places.back])
 
 
-def _keys(places: _Places) -> pa.StringArray:
+def _keys(places: _Selection) -> pa.StringArray:
     return text_array(list(map(places.keys().__getitem__, places.back.tolist())))
 
 
 def few_samples(
-    flat: SourceExtents, shard_at: Callable[[int], Shard], starts: Int64, rows: Int64, decoders: Decoders
+    flat: SourceExtents, shard_at: Callable[[int], Shard], starts: IntArray, rows: IntArray, decoders: Decoders
 ) -> list[Sample] | None:
     """These samples with all their fields, of shards that begin at ``starts``, in this order."""
-    places = _places(flat, shard_at, starts, rows)
+    places = _select(flat, shard_at, starts, rows)
     if places is None:
         return None
     parts = list(flat.fields.values())
@@ -119,10 +123,10 @@ def few_samples(
     return list(map(samples.__getitem__, places.back.tolist()))
 
 
-def _checked_and_decoded(samples: list[Sample], flat: SourceExtents, places: _Places, decoders: Decoders) -> bool:
+def _checked_and_decoded(samples: list[Sample], flat: SourceExtents, places: _Selection, decoders: Decoders) -> bool:
     for name, part in flat.fields.items():
         values = [sample.get(name, b"") for sample in samples]
-        if places.verify and not _are_whole(values, part.crc[places.rows]):
+        if places.verify and not _match_checksums(values, part.crc[places.rows]):
             return False
     try:
         decode_rows(samples, {name: decoders[name] for name in flat.fields if name in decoders})
@@ -131,11 +135,13 @@ def _checked_and_decoded(samples: list[Sample], flat: SourceExtents, places: _Pl
     return True
 
 
-def _are_whole(values: list[bytes], crcs: npt.NDArray[np.uint32]) -> bool:
+def _match_checksums(values: list[bytes], crcs: npt.NDArray[np.uint32]) -> bool:
     return bool(list(map(crc32, values)) == crcs.tolist())
 
 
-def _places(flat: SourceExtents, shard_at: Callable[[int], Shard], starts: Int64, rows: Int64) -> _Places | None:
+def _select(
+    flat: SourceExtents, shard_at: Callable[[int], Shard], starts: IntArray, rows: IntArray
+) -> _Selection | None:
     numbers = np.searchsorted(starts, rows, "right") - 1
     order = np.argsort(numbers, kind="stable")
     ordered = numbers[order]
@@ -148,18 +154,18 @@ def _places(flat: SourceExtents, shard_at: Callable[[int], Shard], starts: Int64
         return None
     back = np.empty(len(rows), np.int64)
     back[order] = np.arange(len(rows))
-    return _Places(rows[order], rows[order] - starts[ordered], back, shards, edges)
+    return _Selection(rows[order], rows[order] - starts[ordered], back, shards, edges)
 
 
-# To look into many indexes for a sample or two of each takes longer than to read the samples. So what the indexes say
-# is copied once, as shards are met, into columns over all samples of the source.
+# Looking into many indexes for a sample or two of each takes longer than reading the samples. So their extents are
+# copied once, as shards are opened, into columns over all samples of the source.
 @dataclass(frozen=True, slots=True)
 class FieldExtents:
     """One field of all samples; what is said of shards that were not met yet means nothing."""
 
-    offset: Int64
+    offset: IntArray
     """0 where a sample lacks the field."""
-    size: Int64
+    size: IntArray
     crc: npt.NDArray[np.uint32]
 
 
@@ -169,7 +175,7 @@ class SourceExtents:
     Memory is taken for shards that were met. ``fields`` are those of the first of them.
     """
 
-    def __init__(self, starts: Int64) -> None:
+    def __init__(self, starts: IntArray) -> None:
         self._starts = starts
         self._met: dict[int, str] = {}
         """By number, the version of the object whose index was copied."""
@@ -204,7 +210,7 @@ class SourceExtents:
         index = shard.index
         if not shard.version or not shard.is_near or index.blocks is None or isinstance(index.fields, LongExtents):
             return False
-        if not self.fields and _EACH * len(index.fields) * int(self._starts[-1]) <= _MOST_BYTES:
+        if not self.fields and _MEMBER_BYTES * len(index.fields) * int(self._starts[-1]) <= _MAX_EXTENTS_BYTES:
             self.fields = {name: _empty(int(self._starts[-1])) for name in index.fields}
         known = not shard.verify or all(part.crc is not None for part in index.fields.values())
         return known and list(index.fields) == list(self.fields)

@@ -1,4 +1,4 @@
-"""What reading some samples would ask of the store, told by the index: nothing is read."""
+"""Estimate the requests and bytes that reading some samples would take, from the index alone."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
+
+from shoal._typing import IntArray
 
 from ._index import Blocks, LongExtents
 from ._memory_cache import BLOCKS_AT_ONCE
@@ -17,8 +18,7 @@ from ._source import ShardSource
 
 __all__ = ["ReadCost", "estimate_cached_reads", "estimate_reads"]
 
-Int64 = npt.NDArray[np.int64]
-Ranges = tuple[Int64, Int64]
+Ranges = tuple[IntArray, IntArray]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +34,14 @@ class ReadCost:
 
 
 def estimate_reads(
-    source: ShardSource, rows: Int64, fields: Sequence[str] | None = None, *, raw: str | None = None
+    source: ShardSource, rows: IntArray, fields: Sequence[str] | None = None, *, raw: str | None = None
 ) -> ReadCost:
     """What ``source.read(rows, fields)`` asks of the store, or ``source.raw_rows(rows, raw)``, in one call.
 
     Indexes of the shards are opened, tars are not read. Of a compressed shard each block that is touched counts once,
     though the last few are held from call to call.
 
-    Example:
+    Examples:
         >>> import shoal
         >>> with shoal.ShardWriter("memory://doc/foresee/a-%06d.tar") as writer:
         ...     for number in range(10):
@@ -59,7 +59,9 @@ def estimate_reads(
     return total
 
 
-def estimate_cached_reads(source: ShardSource, batches: Iterable[Int64], fields: Sequence[str]) -> tuple[ReadCost, int]:
+def estimate_cached_reads(
+    source: ShardSource, batches: Iterable[IntArray], fields: Sequence[str]
+) -> tuple[ReadCost, int]:
     """What a `ShardMemoryCache` over the source asks of the store for one batch after the other, and how large it gets.
 
     By one thread; several may each read a sample of a block that the other is about to have.
@@ -88,7 +90,7 @@ class _HeldBlocks:
         self.held_bytes = sum(int(one.offsets[-1]) for one, _ in known)
         self._most = BLOCKS_AT_ONCE if every[0].scatters else len(self._rows)
 
-    def fill(self, rows: Int64) -> tuple[Int64, Int64]:
+    def fill(self, rows: IntArray) -> tuple[IntArray, IntArray]:
         """The blocks that are read for these samples, those with most of them first, and the samples read alone."""
         blocks = np.searchsorted(self._rows, rows, "right") - 1
         found, counts = np.unique(blocks[~self.full[blocks]], return_counts=True)
@@ -97,7 +99,7 @@ class _HeldBlocks:
         return chosen, rows[~self.full[blocks]]
 
 
-def _alone_bytes(source: ShardSource, rows: Int64, fields: Sequence[str]) -> int:
+def _alone_bytes(source: ShardSource, rows: IntArray, fields: Sequence[str]) -> int:
     """Each from its first wanted field to its last."""
     numbers, size = np.searchsorted(source.starts, rows, "right") - 1, 0
     for number in np.unique(numbers).tolist():
@@ -109,7 +111,7 @@ def _alone_bytes(source: ShardSource, rows: Int64, fields: Sequence[str]) -> int
     return size
 
 
-def _of_shard(shard: Shard, rows: Int64, fields: Sequence[str] | None, *, joined: bool, few: bool) -> ReadCost:
+def _of_shard(shard: Shard, rows: IntArray, fields: Sequence[str] | None, *, joined: bool, few: bool) -> ReadCost:
     index = shard.index
     names = [name for name in index.fields if fields is None or name in fields]
     if not names or not len(rows):
@@ -127,7 +129,7 @@ def _of_shard(shard: Shard, rows: Int64, fields: Sequence[str] | None, *, joined
     return ReadCost(len(starts), int((stops - starts).sum()), wanted)
 
 
-def _ranges(offsets: list[Int64], sizes: list[Int64], *, whole: bool, alone: bool) -> Ranges:
+def _ranges(offsets: list[IntArray], sizes: list[IntArray], *, whole: bool, alone: bool) -> Ranges:
     """As `Shard` reads: whole samples each in one go, fields of one sample alone each, else near members together."""
     if whole:
         low, high = whole_spans(offsets, sizes)
@@ -139,7 +141,7 @@ def _ranges(offsets: list[Int64], sizes: list[Int64], *, whole: bool, alone: boo
     return plan.starts, plan.stops
 
 
-def _compressed(blocks: Blocks, stored: Int64, starts: Int64, stops: Int64, wanted: int) -> ReadCost:
+def _compressed(blocks: Blocks, stored: IntArray, starts: IntArray, stops: IntArray, wanted: int) -> ReadCost:
     first = np.searchsorted(blocks.offsets, starts, "right") - 1
     last = np.searchsorted(blocks.offsets, np.maximum(stops - 1, starts), "right") - 1
     touched = np.unique(np.concatenate([np.arange(a, b + 1) for a, b in zip(first, last, strict=True)]))

@@ -1,4 +1,4 @@
-"""The byte ranges to read for the samples that are asked for."""
+"""Read plans: the byte ranges that a read of some samples and fields needs, after coalescing."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
+
+from shoal._typing import IntArray
 
 from ._index import Blocks, LongExtents, ShardIndex
 
@@ -25,7 +27,6 @@ __all__ = [
     "whole_spans",
 ]
 
-Int64 = npt.NDArray[np.int64]
 Ranges = list[tuple[int, int]]
 REMOTE_GAP_BYTES = 128 << 10
 """Bytes between two wanted ranges that cost less to fetch than another request does."""
@@ -66,7 +67,7 @@ def span_ranges(index: ShardIndex, first: int, last: int, fields: Sequence[str] 
 
 
 def row_ranges(
-    index: ShardIndex, rows: Int64, fields: Sequence[str] | None = None, *, gap: int = REMOTE_GAP_BYTES
+    index: ShardIndex, rows: IntArray, fields: Sequence[str] | None = None, *, gap: int = REMOTE_GAP_BYTES
 ) -> Ranges:
     """The ranges of the object that hold these fields of these samples: joined where at most ``gap`` lies between."""
     starts, stops = _members(index, rows, fields)
@@ -81,7 +82,7 @@ def row_ranges(
     return list(zip(starts[firsts].tolist(), ends.tolist(), strict=True))
 
 
-def _members(index: ShardIndex, rows: Int64, fields: Sequence[str] | None) -> tuple[Int64, Int64]:
+def _members(index: ShardIndex, rows: IntArray, fields: Sequence[str] | None) -> tuple[IntArray, IntArray]:
     """Where the wanted members lie in the tar; empty ones, and those that are missing, are left out."""
     if isinstance(index.fields, LongExtents):
         chosen = np.isin(index.fields.entry_rows, rows)
@@ -98,7 +99,7 @@ def _members(index: ShardIndex, rows: Int64, fields: Sequence[str] | None) -> tu
     return offset[there], (offset + size)[there]
 
 
-def _stored(blocks: Blocks, stored: Int64, starts: Int64, stops: Int64) -> tuple[Int64, Int64]:
+def _stored(blocks: Blocks, stored: IntArray, starts: IntArray, stops: IntArray) -> tuple[IntArray, IntArray]:
     """The compressed blocks that ranges of the tar lie in."""
     first = np.searchsorted(blocks.offsets, starts, "right") - 1
     last = np.searchsorted(blocks.offsets, stops, "left")
@@ -167,10 +168,10 @@ def _joined(held: Ranges, more: Ranges) -> Ranges:
 class ReadPlan:
     """Ranges to read, and for each wanted member the range that holds it and where in it."""
 
-    starts: Int64
-    stops: Int64
-    places: Int64
-    within: Int64
+    starts: IntArray
+    stops: IntArray
+    places: IntArray
+    within: IntArray
     """Negative for a member that does not exist."""
 
     @property
@@ -189,7 +190,7 @@ class Run:
     stop: int
 
 
-def plan_reads(offsets: Int64, sizes: Int64, *, gap: int = LOCAL_GAP_BYTES, most: int = MOST_BYTES) -> ReadPlan:
+def plan_reads(offsets: IntArray, sizes: IntArray, *, gap: int = LOCAL_GAP_BYTES, most: int = MOST_BYTES) -> ReadPlan:
     """Merge wanted members into ranges, neighbours joined when at most ``gap`` bytes lie between them.
 
     ``offsets`` may come in any order and repeat; 0 marks a member that does not exist. No range grows over ``most``
@@ -208,7 +209,7 @@ def plan_reads(offsets: Int64, sizes: Int64, *, gap: int = LOCAL_GAP_BYTES, most
     return ReadPlan(starts, stops, places, within)
 
 
-def _range_firsts(begin: Int64, end: Int64, gap: int, most: int) -> npt.NDArray[np.bool_]:
+def _range_firsts(begin: IntArray, end: IntArray, gap: int, most: int) -> npt.NDArray[np.bool_]:
     """Which members start a new range."""
     first = np.ones(len(begin), bool)
     first[1:] = begin[1:] - end[:-1] > gap
@@ -220,22 +221,22 @@ def _range_firsts(begin: Int64, end: Int64, gap: int, most: int) -> npt.NDArray[
     return first
 
 
-def is_run(rows: Int64) -> bool:
+def is_run(rows: IntArray) -> bool:
     """Whether these are neighbours, each right behind the one before it.
 
-    Example:
+    Examples:
         >>> is_run(np.array([4, 5, 6])), is_run(np.array([4, 6, 5]))
         (True, False)
     """
     return len(rows) > 1 and int(rows[-1] - rows[0]) == len(rows) - 1 and bool((rows[1:] - rows[:-1] == 1).all())
 
 
-def whole_spans(offsets: Sequence[Int64], sizes: Sequence[Int64]) -> tuple[Int64, Int64]:
+def whole_spans(offsets: Sequence[IntArray], sizes: Sequence[IntArray]) -> tuple[IntArray, IntArray]:
     """For each sample, from its first member to the end of its last, given each field's members.
 
     A sample without any starts far behind its end, 0, so that no field of it is found there.
 
-    Example:
+    Examples:
         >>> starts, stops = whole_spans([np.array([512]), np.array([1536])], [np.array([3]), np.array([5])])
         >>> starts.tolist(), stops.tolist()
         ([512], [1541])

@@ -1,4 +1,4 @@
-"""One open shard."""
+"""`Shard`: read samples and raw fields of one open shard, and check them against its index."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shoal.codec import Buffer
+from shoal._crc32 import crc32
+from shoal._typing import IntArray
+from shoal.codec._codec import Buffer
 from shoal.errors import ChecksumError, FieldError, ShoalError
-from shoal.store import ObjectReader, PrefetchedReader
+from shoal.store._base import ObjectReader
+from shoal.store._readers import PrefetchedReader
 
-from ._background_io import crc32, keep_freed_memory
-from ._byte_reader import ScatterSpec, TarBytes, read_cut
+from ._arrow_arrays import as_arrow, text_array, text_edges
+from ._byte_reader import ScatterSpec, TarBytes, keep_freed_memory, read_cut
 from ._index import (
     Blocks,
     Edges,
@@ -29,10 +32,9 @@ from ._index import (
     ShardIndex,
     damaged,
     edges_from,
-    members_of,
+    row_extents,
     rows_per_read,
 )
-from ._metadata_columns import as_arrow, text_array, text_edges
 from ._read_plan import LOCAL_GAP_BYTES, Run, is_run, plan_reads, whole_spans
 
 __all__ = [
@@ -47,20 +49,16 @@ __all__ = [
     "whole_rows",
 ]
 
-Int64 = npt.NDArray[np.int64]
 Sample = dict[str, Any]
 Decoders = Mapping[str, Callable[[bytes], Any]]
 
 
-# ------------------------------------------------------------------------------------------------------- one open shard
-
-
 _NO_DECODERS: Decoders = {}
-_OWN_FACTS = 2  # key and URL, which come before the fields
-_FEW = 8
-"""Rows that are quicker read one by one than as columns."""
-_AT_ONCE = 1 << 20
-"""Of neighbours read in one go: what is cut out of it should still be in the processor's cache."""
+_LEADING_ITEMS = 2  # key and URL, which come before the fields
+_MAX_SCALAR_ROWS = 8
+"""Up to this many rows, reading one by one is faster than as columns."""
+_MAX_RUN_BYTES = 1 << 20
+"""Size of one read of neighbours: it should still be in the processor's cache when members are cut out."""
 
 
 class Shard:
@@ -180,7 +178,7 @@ class Shard:
             edges = self._edges = edges_from(self.index, first, last)  # of two threads, each has its own
         return edges
 
-    def runs(self, rows: Int64) -> list[Run] | None:
+    def runs(self, rows: IntArray) -> list[Run] | None:
         """How whole samples are read where they are neighbours and near; None where each is read by itself."""
         fields = self.index.fields
         if not is_run(rows) or not (self._has_near_samples and fields) or isinstance(fields, LongExtents):
@@ -190,7 +188,7 @@ class Shard:
         start, stop, wanted = edges.span(first, first + count)
         if not 0 < stop - start <= wanted + LOCAL_GAP_BYTES * len(fields) * count:  # much else lies between them
             return None
-        step = max(1, _AT_ONCE * count // (stop - start))
+        step = max(1, _MAX_RUN_BYTES * count // (stop - start))
         spans = [(at, min(at + step, first + count)) for at in range(first, first + count, step)]
         return [Run(*span, *edges.span(*span)[:2]) for span in spans]
 
@@ -217,7 +215,7 @@ class Shard:
         return tuple(bool((part.offset == 0).any()) for part in self.index.fields.values())
 
     def read_rows(
-        self, rows: Int64, fields: Sequence[str] | None = None, decoders: Decoders = _NO_DECODERS
+        self, rows: IntArray, fields: Sequence[str] | None = None, decoders: Decoders = _NO_DECODERS
     ) -> list[Sample]:
         """Samples by row, in the order given: only the wanted fields' bytes are read, near ones together."""
         if len(rows) == 0:
@@ -229,7 +227,7 @@ class Shard:
             names = list({name for sample in samples for name in sample})
         elif self._is_whole(fields) and (runs := self.runs(rows)) is not None:
             names, samples = list(self.index.fields), [sample for run in runs for sample in self._read_run(run)]
-        elif len(rows) <= _FEW and self._has_near_samples and self._is_whole(fields):
+        elif len(rows) <= _MAX_SCALAR_ROWS and self._has_near_samples and self._is_whole(fields):
             names, samples = list(self.index.fields), [self._one_row(row, None) for row in rows.tolist()]
         else:
             names = [name for name in self.index.fields if fields is None or name in fields]
@@ -243,7 +241,7 @@ class Shard:
     def read_row(self, row: int, fields: Sequence[str] | None = None, decoders: Decoders = _NO_DECODERS) -> Sample:
         """One sample, without the price of columns."""
         sample = self._one_row(row, fields)
-        names = [name for name in itertools.islice(sample, _OWN_FACTS, None) if name in decoders]
+        names = [name for name in itertools.islice(sample, _LEADING_ITEMS, None) if name in decoders]
         try:
             for name in names:
                 sample[name] = decoders[name](sample[name])
@@ -264,14 +262,14 @@ class Shard:
         """Ranges of the tar, each by a read of its own where it is near. Raises TruncatedError."""
         return self._data.read_many(starts, stops)
 
-    def _wide_rows(self, rows: Int64, names: list[str]) -> list[Sample]:
+    def _wide_rows(self, rows: IntArray, names: list[str]) -> list[Sample]:
         samples = self._gather(rows, names, [self.index.fields[name] for name in names])
         if self._verify:
             for name in names:
                 check_samples(self.url, self.index, samples, name, rows)
         return samples
 
-    def _gather(self, rows: Int64, names: list[str], extents: list[Extents]) -> list[Sample]:
+    def _gather(self, rows: IntArray, names: list[str], extents: list[Extents]) -> list[Sample]:
         offsets = [part.offset[rows].astype(np.int64) for part in extents]
         sizes = [part.size[rows].astype(np.int64) for part in extents]
         keys = self.index.keys.take(as_arrow(rows)).to_pylist()
@@ -280,7 +278,7 @@ class Shard:
         return self._gather_scattered(keys, names, offsets, sizes)
 
     def _gather_whole(
-        self, keys: list[str], names: list[str], offsets: list[Int64], sizes: list[Int64]
+        self, keys: list[str], names: list[str], offsets: list[IntArray], sizes: list[IntArray]
     ) -> list[Sample]:
         """All fields of samples that are runs of neighbours: one read each, from the first member to the last."""
         low, high = whole_spans(offsets, sizes)
@@ -288,7 +286,7 @@ class Shard:
         return whole_rows(buffers, self.url, keys, names, [offset - low for offset in offsets], sizes)
 
     def _gather_scattered(
-        self, keys: list[str], names: list[str], offsets: list[Int64], sizes: list[Int64]
+        self, keys: list[str], names: list[str], offsets: list[IntArray], sizes: list[IntArray]
     ) -> list[Sample]:
         if not names:
             return scattered_rows([], self.url, keys, [], [], [], [])
@@ -346,7 +344,13 @@ class Shard:
         self._data.read_into(start, parts)
 
     def raw_cut(
-        self, rows: Int64, field: str, cuts: ScatterSpec, outs: Sequence[memoryview], places: Int64, threads: int = 1
+        self,
+        rows: IntArray,
+        field: str,
+        cuts: ScatterSpec,
+        outs: Sequence[memoryview],
+        places: IntArray,
+        threads: int = 1,
     ) -> RawField | None:
         """One field of these samples without what is taken of it: that goes to the rows ``places`` of ``outs``.
 
@@ -367,7 +371,7 @@ class Shard:
                 raise damaged(self.url, key, field, int(offsets[at]), int(checked[at]), found.crcs[at])
         return RawField(found.data, found.starts, found.sizes, self.index.keys.take(as_arrow(rows)), (self.url,))
 
-    def raw_rows(self, rows: Int64, field: str) -> RawField:
+    def raw_rows(self, rows: IntArray, field: str) -> RawField:
         """One field of these samples, in the order given. Raises FieldError when no sample of the shard has it."""
         if field not in self.index.fields:
             raise FieldError("no such field", expected=" or ".join(self.index.fields), found=field, shard=self.url)
@@ -383,7 +387,9 @@ class Shard:
             check_raw(self.url, self.index, found, field, rows)
         return found
 
-    def _located(self, error: ShoalError, rows: Int64, fields: Sequence[str] | None, decoders: Decoders) -> ShoalError:
+    def _located(
+        self, error: ShoalError, rows: IntArray, fields: Sequence[str] | None, decoders: Decoders
+    ) -> ShoalError:
         """Decode one by one to name the sample that failed."""
         if error.key is not None:
             return error
@@ -404,7 +410,7 @@ class Shard:
     def _one_row(self, row: int, wanted: Sequence[str] | None) -> Sample:
         """One sample, member by member: for one row this is several times faster than columns of length one."""
         sample: Sample = {"__key__": self.key(row), "__url__": self.url}
-        members = members_of(self.index.fields, row)
+        members = row_extents(self.index.fields, row)
         if wanted is not None:
             members = [member for member in members if member[0] in wanted]
         if not members:
@@ -429,9 +435,6 @@ class Shard:
         return text_edges(self.index.keys)
 
 
-# ---------------------------------------------------------------------------------- turn extents and bytes into samples
-
-
 # A sample is a dict: ``__key__``, ``__url__``, then its fields. The functions that build them are made once per set of
 # fields, as dataclasses makes ``__init__``: one list comprehension without an inner loop, several times faster than a
 # loop over the fields of each sample.
@@ -454,7 +457,12 @@ def block_rows(
 
 
 def whole_rows(
-    buffers: list[bytes], url: str, keys: list[str], fields: Sequence[str], starts: list[Int64], sizes: list[Int64]
+    buffers: list[bytes],
+    url: str,
+    keys: list[str],
+    fields: Sequence[str],
+    starts: list[IntArray],
+    sizes: list[IntArray],
 ) -> list[Sample]:
     """Samples with a buffer each, in which their members lie at ``starts``; a negative start is a missing field."""
     sparse = tuple(bool((start < 0).any()) for start in starts)
@@ -482,9 +490,9 @@ def scattered_rows(
     url: str,
     keys: list[str],
     fields: Sequence[str],
-    places: list[Int64],
-    starts: list[Int64],
-    sizes: list[Int64],
+    places: list[IntArray],
+    starts: list[IntArray],
+    sizes: list[IntArray],
 ) -> list[Sample]:
     """Samples whose members lie each in ``buffers[place]``; a negative start is a missing field."""
     sparse = tuple(bool((start < 0).any()) for start in starts)
@@ -512,24 +520,24 @@ def _block_builder(
     numbers = iter(range(len(fields)))
     values = [f"d[{next(numbers)}](buf[a{i}:b{i}])" if decoded[i] else f"buf[a{i}:b{i}]" for i in range(len(fields))]
     columns = [f"a{i}, b{i}" for i in range(len(fields))]
-    return _compiled("buf, url, keys, columns, d", fields, sparse, columns, values)
+    return _compile_builder("buf, url, keys, columns, d", fields, sparse, columns, values)
 
 
 @functools.lru_cache(maxsize=256)
 def _whole_builder(fields: tuple[str, ...], sparse: tuple[bool, ...]) -> Callable[..., list[Sample]]:
     values = [f"buf[a{i}:b{i}]" for i in range(len(fields))]
     columns = ["buf", *(f"a{i}, b{i}" for i in range(len(fields)))]
-    return _compiled("keys, columns, url", fields, sparse, columns, values)
+    return _compile_builder("keys, columns, url", fields, sparse, columns, values)
 
 
 @functools.lru_cache(maxsize=256)
 def _scattered_builder(fields: tuple[str, ...], sparse: tuple[bool, ...]) -> Callable[..., list[Sample]]:
     values = [f"bufs[p{i}][a{i}:b{i}]" for i in range(len(fields))]
     columns = [f"p{i}, a{i}, b{i}" for i in range(len(fields))]
-    return _compiled("bufs, url, keys, columns", fields, sparse, columns, values)
+    return _compile_builder("bufs, url, keys, columns", fields, sparse, columns, values)
 
 
-def _compiled(
+def _compile_builder(
     arguments: str, fields: tuple[str, ...], sparse: tuple[bool, ...], columns: list[str], values: list[str]
 ) -> Callable[..., list[Sample]]:
     """Field names enter the source only through ``repr``, so no name can become code."""
@@ -550,10 +558,7 @@ def _compiled(
     return build
 
 
-# --------------------------------------------------------------------- what was read against the checksums of the index
-
-
-def check_samples(url: str, index: ShardIndex, samples: list[Sample], name: str, rows: Int64 | slice) -> None:
+def check_samples(url: str, index: ShardIndex, samples: list[Sample], name: str, rows: IntArray | slice) -> None:
     """One field of samples that are these rows. Raises ChecksumError."""
     part = index.fields[name]
     if part.crc is None:
@@ -571,7 +576,7 @@ def check_samples(url: str, index: ShardIndex, samples: list[Sample], name: str,
             raise damaged(url, sample["__key__"], name, offset, wanted, found)
 
 
-def check_raw(url: str, index: ShardIndex, found: RawField, name: str, rows: Int64) -> None:
+def check_raw(url: str, index: ShardIndex, found: RawField, name: str, rows: IntArray) -> None:
     """The bytes of one field of these rows. Raises ChecksumError."""
     part = index.fields[name]
     if part.crc is None:
@@ -599,9 +604,6 @@ def check_block(url: str, index: ShardIndex, data: Buffer, base: int, rows: rang
                 raise damaged(url, index.keys[row].as_py(), name, start, int(part.crc[row]), found)
 
 
-# --------------------------------------------------------------------- one field of many samples as bytes in one buffer
-
-
 @dataclass(frozen=True, slots=True)
 class RawField:
     """The values of one field: sample ``i`` has ``data[starts[i] : starts[i] + sizes[i]]``.
@@ -610,19 +612,19 @@ class RawField:
     """
 
     data: Buffer
-    starts: Int64
-    sizes: Int64
+    starts: IntArray
+    sizes: IntArray
     key_array: pa.StringArray | Callable[[], pa.StringArray]
     """The samples' keys, or what makes them: few ask for them."""
     urls: tuple[str, ...]
     """The shards the samples are of."""
-    shard_numbers: Int64 | None = None
+    shard_numbers: IntArray | None = None
     """For each sample which of them; None where all are of the first."""
 
     def __len__(self) -> int:
         return len(self.starts)
 
-    def keys(self, rows: Int64 | slice = slice(None)) -> list[str]:
+    def keys(self, rows: IntArray | slice = slice(None)) -> list[str]:
         """The keys of these samples."""
         every = self.all_keys()
         keys: list[str] = (every[rows] if isinstance(rows, slice) else every.take(as_arrow(rows))).to_pylist()
@@ -636,7 +638,7 @@ class RawField:
         """The shard one sample is of."""
         return self.urls[0 if self.shard_numbers is None else int(self.shard_numbers[row])]
 
-    def take(self, rows: Int64) -> RawField:
+    def take(self, rows: IntArray) -> RawField:
         """Some of the samples, over the same bytes."""
         numbers = None if self.shard_numbers is None else self.shard_numbers[rows]
         keys = self.all_keys().take(as_arrow(rows))
@@ -666,13 +668,13 @@ def join_raw(parts: Sequence[RawField]) -> RawField:
     )
 
 
-def _shards_of(parts: Sequence[RawField]) -> tuple[tuple[str, ...], Int64 | None]:
+def _shards_of(parts: Sequence[RawField]) -> tuple[tuple[str, ...], IntArray | None]:
     urls = tuple(dict.fromkeys(url for part in parts for url in part.urls))
     if len(urls) == 1:
         return urls, None
     return urls, np.concatenate([_numbers(part, urls) for part in parts])
 
 
-def _numbers(part: RawField, urls: tuple[str, ...]) -> Int64:
+def _numbers(part: RawField, urls: tuple[str, ...]) -> IntArray:
     among = np.array([urls.index(url) for url in part.urls], np.int64)
     return among[np.zeros(len(part), np.int64) if part.shard_numbers is None else part.shard_numbers]

@@ -1,4 +1,4 @@
-"""One shard being written, and samples as the bytes of its members."""
+"""`ShardFile`: one shard being written; `SampleEncoder`: samples as the bytes of its members."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from shoal.codec import EncodeOptions, Encoder, encoders
+from shoal._crc32 import crc32
+from shoal.codec._codec import EncodeOptions, Encoder
+from shoal.codec._dispatch import encoders
 from shoal.errors import CodecError, WriteError
-from shoal.store import store_for
+from shoal.store._registry import store_for
 
-from ._background_io import WriteBehindBuffer, crc32, keep_freed_memory
+from ._background_thread import WriteBehindBuffer
+from ._byte_reader import keep_freed_memory
 from ._compression import BlockCompressor
 from ._index import Blocks, IndexMetadata, ShardIndex
 from ._index_build import BLOCK_BYTES, MemberLog
@@ -32,8 +35,8 @@ _COMPRESSED_BLOCK_BYTES = 256 << 10
 _GATHERED_BYTES = 2 << 20
 """Laid out at once: for many members it costs each of them less."""
 _END_BLOCKS = 2
-_RECORD = 10240  # tar pads to records of twenty blocks
-_MOST_SETS = 1024  # remembered: samples that each have other fields must not fill the memory
+_RECORD_BYTES = 10240  # tar pads to records of twenty blocks
+_MAX_FIELD_SETS = 1024  # remembered: samples that each have other fields must not fill the memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +173,7 @@ class ShardFile:
 def end_marker(size: int) -> bytes:
     """What ends a tar of ``size`` bytes: two empty blocks, and more up to a whole record."""
     end = _END_BLOCKS * BLOCK
-    return bytes(end + -(size + end) % _RECORD)
+    return bytes(end + -(size + end) % _RECORD_BYTES)
 
 
 def _member_names(keys: Sequence[str], fields: Sequence[tuple[str, ...]]) -> list[bytes]:
@@ -190,7 +193,7 @@ class SampleEncoder:
     def __init__(self, options: EncodeOptions, *, sort_fields: bool = False) -> None:
         self._options = options
         self._sort_fields = sort_fields
-        self._sets: dict[tuple[object, ...], tuple[str, ...]] = {}
+        self._field_sets: dict[tuple[object, ...], tuple[str, ...]] = {}
         self._encoders: dict[str, Encoder] = {}
         self._longest = 0
 
@@ -200,7 +203,7 @@ class SampleEncoder:
         Names that start with two underscores speak of the sample and are no fields.
         """
         names = tuple(sample)
-        fields = self._sets.get(names) or self._checked(key, names)
+        fields = self._field_sets.get(names) or self._check_fields(key, names)
         contents, size, field = [], 0, ""
         try:
             for field in fields:
@@ -220,7 +223,7 @@ class SampleEncoder:
         encode = self._encoders[field] = encoders(self._options, [field])[field]
         return encode
 
-    def _checked(self, key: str, names: tuple[object, ...]) -> tuple[str, ...]:
+    def _check_fields(self, key: str, names: tuple[object, ...]) -> tuple[str, ...]:
         """The fields among ``names``, in the order in which they are written."""
         fields = [name for name in names if not (isinstance(name, str) and name.startswith("__"))]
         for field in fields:
@@ -228,9 +231,9 @@ class SampleEncoder:
         if not fields:
             raise WriteError("a sample needs at least one field", key=key)
         texts = [str(field) for field in fields]
-        if len(self._sets) >= _MOST_SETS:
-            self._sets.clear()
-        found = self._sets[names] = tuple(sorted(texts) if self._sort_fields else texts)
+        if len(self._field_sets) >= _MAX_FIELD_SETS:
+            self._field_sets.clear()
+        found = self._field_sets[names] = tuple(sorted(texts) if self._sort_fields else texts)
         self._longest = max(self._longest, *map(len, found))
         return found
 

@@ -1,8 +1,8 @@
-"""Blocks that are fetched ahead and kept until their last sample is read.
+"""Shuffle window: blocks of remote shards that are prefetched and kept until their last sample was read.
 
-A loader knows which samples it will read, in which order. In a shuffled epoch neighbours come far apart, so that a
-request a sample would be made; here a request brings a block of neighbours, which stays in memory until all of them
-have been read. The order of a block shuffle bounds how many blocks that are at a time.
+A loader knows which samples it will read, in which order. In a shuffled epoch neighbours are read far apart, which
+would take one request per sample; here a request brings a block of neighbours, which stays in memory until all of them
+were read. The order of a block shuffle bounds how many blocks there are at a time.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from shoal._typing import IntArray
 from shoal.errors import ShoalError
-from shoal.store import PrefetchRange
+from shoal.store._readers import PrefetchRange
 
 from ._prefetch import Prefetcher, Task
 from ._read_plan import row_ranges, span_ranges
@@ -26,21 +26,20 @@ from ._source import ShardSource
 
 __all__ = ["BlockRefCounts", "ReadSchedule", "SampleWindow"]
 
-Int64 = npt.NDArray[np.int64]
 _BLOCK_BYTES = 8 << 20
 """Of samples that are read as they lie."""
-_AHEAD_BYTES = 32 << 20
+_PREFETCH_BYTES = 32 << 20
 """On their way, or there, before they are needed."""
 _MARGIN = 1.25
 """A lane's last window has some samples more than the others, and a block across two lanes stays longer."""
-_MOST_AT_ONCE = 32
+_MAX_CONCURRENCY = 32
 
 
 @dataclass(frozen=True)
 class ReadSchedule:
     """What is known beforehand of how samples will be read."""
 
-    coming: Iterator[tuple[int, Int64]]
+    coming: Iterator[tuple[int, IntArray]]
     """Their numbers, in the order in which they will be read, some at a time, with their epoch."""
     count: int
     """How many samples there are."""
@@ -77,7 +76,7 @@ class _Block:
 
 
 class SampleWindow:
-    """Has the samples of a `ReadSchedule` fetched before they are read, in few and large requests, and in bounded memory.
+    """Fetches the samples of a `ReadSchedule` before they are read, in few large requests and in bounded memory.
 
     ``rows_of`` gives the rows in ``source`` of samples by number, ``fields`` says what is read of them. Reads of the
     source's shards find what is there by themselves; those that come early wait for what is under way, and fetch what
@@ -88,7 +87,7 @@ class SampleWindow:
         self,
         source: ShardSource,
         foresight: ReadSchedule,
-        rows_of: Callable[[Int64], Int64],
+        rows_of: Callable[[IntArray], IntArray],
         fields: Callable[[int], Sequence[str] | None],
         mean_bytes: float,
     ) -> None:
@@ -105,11 +104,11 @@ class SampleWindow:
         """Blocks that are held, or will be."""
         self._renewed: set[int] = set()
         """Those that the next epoch needs again soon, so that they stay."""
-        self._most_known = self._spread + int(2 * _AHEAD_BYTES / mean_bytes)
+        self._most_known = self._spread + int(2 * _PREFETCH_BYTES / mean_bytes)
         """So many samples are looked ahead, at most."""
         block_bytes = max(1, int(self._block * mean_bytes))
-        most = min(foresight.most_bytes, int(self._spread / _MARGIN * mean_bytes) + _AHEAD_BYTES)
-        at_once = max(4, min(_MOST_AT_ONCE, _AHEAD_BYTES // block_bytes))
+        most = min(foresight.most_bytes, int(self._spread / _MARGIN * mean_bytes) + _PREFETCH_BYTES)
+        at_once = max(4, min(_MAX_CONCURRENCY, _PREFETCH_BYTES // block_bytes))
         self._ahead = Prefetcher(self._tasks(), most_bytes=most, at_once=at_once)
 
     @property
@@ -122,7 +121,7 @@ class SampleWindow:
         self._ahead.go_on()
 
     @contextmanager
-    def reading(self, numbers: Int64) -> Iterator[None]:
+    def reading(self, numbers: IntArray) -> Iterator[None]:
         """These samples are read inside."""
         if not self._ahead.is_usable:
             yield
@@ -145,7 +144,7 @@ class SampleWindow:
         self._named -= gone
         return gone
 
-    def _need(self, numbers: Int64) -> None:
+    def _need(self, numbers: IntArray) -> None:
         """Have the blocks of these samples fetched now, all at once."""
         blocks = [block for block in np.unique(numbers // self._block).tolist() if not self._ahead.is_held(block)]
         if blocks:
@@ -163,7 +162,7 @@ class SampleWindow:
 
         So a block is not let go of while there is more to come of it.
         """
-        known: deque[Int64] = deque()
+        known: deque[IntArray] = deque()
         ahead = 0
         for epoch, numbers in self._coming:
             blocks = numbers // self._block
@@ -181,7 +180,7 @@ class SampleWindow:
         while known:
             yield from self._new(known.popleft())
 
-    def _new(self, blocks: Int64) -> Iterator[Task]:
+    def _new(self, blocks: IntArray) -> Iterator[Task]:
         for block in dict.fromkeys(blocks.tolist()):
             with self._lock:
                 if block not in self._uses:  # all of it was read before we came to it
@@ -218,7 +217,7 @@ class SampleWindow:
 class BlockRefCounts:
     """Reads of blocks that are known to come, and which blocks are over.
 
-    Example:
+    Examples:
         >>> uses = BlockRefCounts()
         >>> uses.expect(0, np.array([1, 2, 1]))
         set()
@@ -241,7 +240,7 @@ class BlockRefCounts:
         """How many epochs are known to need it still."""
         return len(self._left.get(block, ()))
 
-    def expect(self, epoch: int, blocks: Int64) -> set[int]:
+    def expect(self, epoch: int, blocks: IntArray) -> set[int]:
         """These will be read in an epoch, after all that is known; gives those that were read so often already."""
         self.expected += len(blocks)
         over = set()
@@ -257,7 +256,7 @@ class BlockRefCounts:
                 over.add(block)
         return over
 
-    def read(self, blocks: Int64) -> set[int]:
+    def read(self, blocks: IntArray) -> set[int]:
         """These were read; gives the blocks that the epoch has done with."""
         self.done += len(blocks)
         over = set()
@@ -275,6 +274,6 @@ class BlockRefCounts:
         return over
 
 
-def _counted(blocks: Int64) -> list[tuple[int, int]]:
+def _counted(blocks: IntArray) -> list[tuple[int, int]]:
     found, counts = np.unique(blocks, return_counts=True)
     return list(zip(found.tolist(), counts.tolist(), strict=True))

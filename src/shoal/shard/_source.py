@@ -1,4 +1,4 @@
-"""Many shards as one sequence of samples."""
+"""`ShardSource`: many shards as one sequence of samples, by number and by key."""
 
 from __future__ import annotations
 
@@ -8,21 +8,25 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from itertools import chain
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from shoal._typing import IntArray
 from shoal.errors import FieldError, ManifestError, PositionError, SampleKeyError
-from shoal.store import ObjectReader, is_remote, options_for, prefetch_small_object
+from shoal.store._base import ObjectReader
+from shoal.store._operations import prefetch_small_object
+from shoal.store._options import options_for
+from shoal.store._registry import is_remote
 
+from ._arrow_arrays import as_arrow, as_floats, common_type
 from ._byte_reader import ScatterSpec
 from ._index import KnownIndex
 from ._manifest import Manifest
 from ._member_names import WEBDATASET_RULE, KeyRule, key_hint
-from ._metadata_columns import as_arrow
 from ._open_shards import OpenShards, open_indexed, open_shard
 from ._prefetch import stream_raw, stream_samples
 from ._random_access import SourceExtents, few_raw, few_samples
@@ -30,16 +34,14 @@ from ._read_plan import is_run
 from ._shard import Decoders, RawField, Sample, Shard, join_raw
 from ._stream import ErrorLog
 
-__all__ = ["FieldSelector", "KeyFinder", "ShardRef", "ShardSource", "Source"]
+__all__ = ["FieldSelector", "KeyFinder", "ShardRef", "ShardSource", "Source", "column_error", "join_columns"]
 
 FieldSelector = Callable[[Mapping[str, bool]], Sequence[str] | None]
 """Says which fields of a shard are wanted, of those it has and whether every sample has them; None for all."""
-Int64 = npt.NDArray[np.int64]
 R = TypeVar("R", RawField, RawField | None)
 _NO_DECODERS: Decoders = {}
-_BESIDE = 3
+_HINT_NEIGHBOURS = 3
 _SHARDS_SHOWN, _KEYS_SHOWN = 8, 2000
-_NUMBERS = {"int64", "uint64", "double"}
 
 
 class Source(Protocol):
@@ -50,7 +52,9 @@ class Source(Protocol):
     @property
     def fields(self) -> tuple[str, ...]: ...
 
-    def read(self, rows: Int64, fields: Sequence[str] | None = None, decoders: Decoders = _NO_DECODERS) -> list[Sample]:
+    def read(
+        self, rows: IntArray, fields: Sequence[str] | None = None, decoders: Decoders = _NO_DECODERS
+    ) -> list[Sample]:
         """The samples with these numbers, in this order."""
         ...
 
@@ -64,14 +68,14 @@ class Source(Protocol):
         """The number of the first sample with this key. Raises SampleKeyError."""
         ...
 
-    def keys(self, rows: Int64) -> list[str]: ...
+    def keys(self, rows: IntArray) -> list[str]: ...
 
     def table(self, columns: Sequence[str]) -> pa.Table:
         """Metadata columns, one row a sample."""
         ...
 
 
-def checked_rows(rows: Int64, count: int) -> Int64:
+def checked_rows(rows: IntArray, count: int) -> IntArray:
     """The numbers of samples of a source that has ``count``. Raises PositionError for one that is not there."""
     rows = np.asarray(rows, np.int64)
     outside = (rows < 0) | (rows >= count)
@@ -112,7 +116,7 @@ class ShardSource:
         self._verify = verify
         self._cache = cache
         self._open = OpenShards(functools.partial(_open_one, self.shards, rule, verify, cache))
-        self._starts: Int64 | None = None
+        self._starts: IntArray | None = None
         self._pick: FieldSelector | None = None
         self._picked: dict[int, Sequence[str] | None] = {}
 
@@ -152,7 +156,7 @@ class ShardSource:
         return sum(counts) if len(counts) == len(self.shards) else None
 
     @property
-    def starts(self) -> Int64:
+    def starts(self) -> IntArray:
         """The number of each shard's first sample, and the total at the end."""
         if self._starts is None:
             counts = [self._count(number, ref) for number, ref in enumerate(self.shards)]
@@ -205,7 +209,9 @@ class ShardSource:
     def _fields_of(self, number: int, ref: ShardRef) -> Iterable[str]:
         return ref.fields if ref.fields is not None and ref.rule == self._rule else self.shard(number).index.fields
 
-    def read(self, rows: Int64, fields: Sequence[str] | None = None, decoders: Decoders = _NO_DECODERS) -> list[Sample]:
+    def read(
+        self, rows: IntArray, fields: Sequence[str] | None = None, decoders: Decoders = _NO_DECODERS
+    ) -> list[Sample]:
         """The samples with these numbers, in this order: each shard is asked once for all it holds."""
         if len(rows) == 1:  # before anything that costs more than the one sample does
             return [self.read_one(int(rows[0]), fields, decoders)]
@@ -273,13 +279,13 @@ class ShardSource:
             yield shard.raw_span(start, stop, field, buffer, at)
             at += size
 
-    def raw_rows(self, rows: Int64, field: str) -> RawField:
+    def raw_rows(self, rows: IntArray, field: str) -> RawField:
         """One field of the samples with these numbers, in this order."""
         few = few_raw(self._flat, self.shard, self.starts, checked_rows(rows, len(self)), field)
         return few if few is not None else self._by_shard(rows, lambda shard, own, _: shard.raw_rows(own, field))
 
     def raw_cut(
-        self, rows: Int64, field: str, cuts: ScatterSpec, outs: Sequence[memoryview], threads: int = 1
+        self, rows: IntArray, field: str, cuts: ScatterSpec, outs: Sequence[memoryview], threads: int = 1
     ) -> RawField | None:
         """One field of these samples without what is taken of it, which fills ``outs``, a row a sample, in order.
 
@@ -287,7 +293,7 @@ class ShardSource:
         """
         return self._by_shard(rows, lambda shard, own, places: shard.raw_cut(own, field, cuts, outs, places, threads))
 
-    def _by_shard(self, rows: Int64, read: Callable[[Shard, Int64, Int64], R]) -> RawField | R:
+    def _by_shard(self, rows: IntArray, read: Callable[[Shard, IntArray, IntArray], R]) -> RawField | R:
         """Ask each shard once for all it holds, with the places those samples have among ``rows``."""
         rows = checked_rows(rows, len(self))
         numbers = np.searchsorted(self.starts, rows, "right") - 1
@@ -314,7 +320,7 @@ class ShardSource:
     def _finder(self) -> KeyFinder:
         return KeyFinder(self.shard, self._start_list)
 
-    def keys(self, rows: Int64) -> list[str]:
+    def keys(self, rows: IntArray) -> list[str]:
         """The keys of these samples."""
         rows = checked_rows(rows, len(self))
         numbers = np.searchsorted(self.starts, rows, "right") - 1
@@ -333,12 +339,21 @@ class ShardSource:
         )
 
     def table(self, columns: Sequence[str]) -> pa.Table:
-        """Metadata columns, one row a sample; null where a shard has no such column.
+        """Metadata columns, one row a sample; null where a sample has no such value.
 
-        Raises FieldError for a column that no shard has, or that is not of one type.
+        Raises FieldError for a column that there is not, for one of which some shard may have values that are not in
+        its index, and for one that is not of one type.
+        """
+        refuse_unknown_column(columns, self.column_names())
+        return self.metadata(columns)
+
+    def metadata(self, columns: Sequence[str], *, strict: bool = True, as_float: bool = False) -> pa.Table:
+        """As `table`; a name that is no column is one of nulls, where no shard may have values under it.
+
+        Unless ``strict``, members that do not decode have no value. ``as_float`` rounds integers as Python does.
         """
         shards = [self.shard(number) for number in range(len(self.shards))]
-        return column_table(shards, columns, ("__key__", *self.column_names()))
+        return pa.table([_column_of(shards, name, strict, as_float) for name in columns], names=list(columns))
 
     def close(self) -> None:
         """Give all files back."""
@@ -369,10 +384,10 @@ def _index_early(ref: ShardRef, cache: str | None) -> AbstractContextManager[Non
     return nullcontext() if ref.sidecar is None or cache is not None else prefetch_small_object(ref.sidecar)
 
 
-# Keys mostly rise from sample to sample. Of a shard where they do, its first and last key tell whether it may hold
-# another, so that it need not be open, and halving finds the row. Other shards are looked through.
+# Keys mostly ascend from sample to sample. In such a shard, the first and last key say whether it may hold a key, so it
+# need not be open, and bisection finds the row. Other shards are searched from start to end.
 @dataclass(frozen=True, slots=True)
-class _Keys:
+class _KeyRange:
     """What is remembered of the keys of a shard."""
 
     first: str
@@ -389,28 +404,28 @@ class KeyFinder:
     def __init__(self, shard_at: Callable[[int], Shard], starts: Sequence[int]) -> None:
         self._shard_at = shard_at
         self._starts = starts
-        self._met: dict[int, _Keys] = {}
+        self._met: dict[int, _KeyRange] = {}
 
     def find(self, key: str) -> int | None:
         """The number of the first sample with this key."""
         for number, first in enumerate(self._starts[:-1]):
             keys = self._keys(number)
-            row = _row_of(self._shard_at(number), keys, key) if keys.may_have(key) else None
+            row = _find_row(self._shard_at(number), keys, key) if keys.may_have(key) else None
             if row is not None:
                 return first + row
         return None
 
     def near(self, key: str) -> str | None:
         """What to say to who asked for a key that no sample has."""
-        meant = [other for other in _variants(key, self._width()) if self.find(other) is not None]
+        meant = [other for other in _key_variants(key, self._width()) if self.find(other) is not None]
         if meant:
             return f"did you mean {meant[0]!r}?"
         return key_hint(key, list(dict.fromkeys([*self._beside(key), *self._some()])))
 
-    def _keys(self, number: int) -> _Keys:
+    def _keys(self, number: int) -> _KeyRange:
         found = self._met.get(number)
         if found is None:
-            found = self._met[number] = _keys_of(self._shard_at(number))
+            found = self._met[number] = _key_range(self._shard_at(number))
         return found
 
     def _width(self) -> int:
@@ -422,8 +437,8 @@ class KeyFinder:
             keys = self._keys(number)
             if keys.rise and keys.may_have(key):
                 shard = self._shard_at(number)
-                at = _place(shard, key)
-                yield from shard.index.key_list(max(at - _BESIDE, 0), min(at + _BESIDE, len(shard)))
+                at = _key_position(shard, key)
+                yield from shard.index.key_list(max(at - _HINT_NEIGHBOURS, 0), min(at + _HINT_NEIGHBOURS, len(shard)))
 
     def _some(self) -> Iterator[str]:
         """The first keys of some shards: enough to see how keys look."""
@@ -432,26 +447,26 @@ class KeyFinder:
             yield from shard.index.key_list(0, min(_KEYS_SHOWN, len(shard)))
 
 
-def _keys_of(shard: Shard) -> _Keys:
+def _key_range(shard: Shard) -> _KeyRange:
     keys = shard.index.keys
     if not len(keys):
-        return _Keys("", "", rise=True)
+        return _KeyRange("", "", rise=True)
     rises = pc.call_function("less_equal", [keys.slice(0, len(keys) - 1), keys.slice(1)])
-    return _Keys(keys[0].as_py(), keys[-1].as_py(), rise=rises.true_count == len(rises))
+    return _KeyRange(keys[0].as_py(), keys[-1].as_py(), rise=rises.true_count == len(rises))
 
 
-def _row_of(shard: Shard, keys: _Keys, key: str) -> int | None:
+def _find_row(shard: Shard, keys: _KeyRange, key: str) -> int | None:
     if not keys.rise:
         return shard.index.find(key)
-    at = _place(shard, key)
+    at = _key_position(shard, key)
     return at if at < len(shard) and shard.key(at) == key else None
 
 
-def _place(shard: Shard, key: str) -> int:
+def _key_position(shard: Shard, key: str) -> int:
     return bisect.bisect_left(range(len(shard)), key, key=shard.key)
 
 
-def _variants(key: str, width: int) -> Iterator[str]:
+def _key_variants(key: str, width: int) -> Iterator[str]:
     """What the same key may look like: a number with other zeros before it, a file's name, a path."""
     plain = key.strip().replace("\\", "/").removeprefix("./")
     folder, slash, base = plain.rpartition("/")
@@ -463,32 +478,48 @@ def _variants(key: str, width: int) -> Iterator[str]:
             yield from (number.zfill(width), number)
 
 
-def column_table(shards: Sequence[Shard], columns: Sequence[str], known: Sequence[str]) -> pa.Table:
-    """One row a sample; null where a shard has no such column.
-
-    Raises FieldError for a column that is not ``known``, or that is not of one type.
-    """
-    parts = [_columns_of(shard, columns) for shard in shards]
-    if not parts:
-        return pa.table({name: [] for name in columns})
-    for name in columns:
-        if name not in known:
-            raise FieldError("no such column", expected=" or ".join(known), found=name)
-        if len(kinds := {str(part.schema.field(name).type) for part in parts} - {"null"}) > 1:
-            _refuse_mixed(name, kinds)
-    return pa.concat_tables(parts, promote_options="permissive")
-
-
-def _refuse_mixed(name: str, kinds: set[str]) -> None:
-    """Whole numbers in one shard and fractions in another are numbers; anything else is a mix."""
-    if not kinds <= _NUMBERS:
-        raise FieldError("a column is of other types in other shards", found=f"{name}: {', '.join(sorted(kinds))}")
+def _column_of(shards: Sequence[Shard], name: str, strict: bool, as_float: bool) -> pa.ChunkedArray:
+    if name == "__key__":
+        keys = [shard.index.keys for shard in shards]
+        return join_columns(name, keys, [shard.url for shard in shards], pa.string())
+    for shard in shards:
+        reason = None if name in shard.index.columns else shard.index.facts.unanswerable(name)
+        if reason is not None:
+            raise column_error(name, reason, shard.url)
+        lost = shard.index.facts.unreadable_row(name) if strict else None
+        if lost is not None:
+            reason = f"the member {lost[1]} of a sample does not decode"
+            raise column_error(name, reason, shard.url).at(key=shard.key(lost[0]), field=lost[1])
+    parts = [shard.index.columns.get(name, pa.nulls(len(shard.index))) for shard in shards]
+    parts = [as_floats(part) for part in parts] if as_float else parts
+    return join_columns(name, parts, [shard.url for shard in shards])
 
 
-def _columns_of(shard: Shard, columns: Sequence[str]) -> pa.Table:
-    index = shard.index
-    for name in columns:
-        if name in index.facts.dropped:
-            raise FieldError("the column is not indexed", found=f"{name}: {index.facts.dropped[name]}", shard=shard.url)
-    arrays = [index.keys if name == "__key__" else index.columns.get(name, pa.nulls(len(index))) for name in columns]
-    return pa.table(arrays, names=list(columns))
+def refuse_unknown_column(columns: Sequence[str], known: Sequence[str]) -> None:
+    """Raise FieldError for a name that is neither a column nor that of the keys."""
+    unknown = [name for name in columns if name != "__key__" and name not in known]
+    if unknown:
+        raise FieldError("no such column", expected=" or ".join(("__key__", *known)), found=unknown[0])
+
+
+def column_error(name: str, reason: str, url: str | None = None) -> FieldError:
+    """The error for a column that is not known of all samples."""
+    hint = "read the samples and choose with `filter`"
+    return FieldError(f"Cannot query column {name!r}: {reason}", shard=url, hint=hint)
+
+
+def join_columns(
+    name: str, parts: Sequence[Any], urls: Sequence[str], kind: pa.DataType | None = None
+) -> pa.ChunkedArray:
+    """A column's parts as one of one type. Raises FieldError where there is none that holds all values."""
+    kind = kind if kind is not None and all(part.type == kind for part in parts) else common_type(parts)
+    if kind is None:
+        types = {str(part.type): url for part, url in zip(parts, urls, strict=True) if not pa.types.is_null(part.type)}
+        shown = ", ".join(f"{each} in {url!r}" for each, url in list(types.items())[:3])
+        raise column_error(name, f"its values are of different types ({shown})")
+    try:
+        cast = [part if part.type == kind else part.cast(kind) for part in parts]
+    except pa.ArrowInvalid as error:
+        raise column_error(name, f"its integers and floats are not exact in one type ({error})") from error
+    chunks = [part.chunks if isinstance(part, pa.ChunkedArray) else [part] for part in cast]
+    return pa.chunked_array(list(chain.from_iterable(chunks)), kind)

@@ -1,8 +1,9 @@
-"""Sequential reading without an index, and the policy for damage."""
+"""`SampleStream`: read samples in order without an index; `ErrorPolicy` says what to do with damaged ones."""
 
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 import warnings
 from collections import Counter
@@ -12,9 +13,10 @@ from typing import Literal
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
+from shoal._typing import IntArray
 from shoal.errors import (
+    DecodeError,
     DuplicateFieldError,
     ErrorBudgetExceeded,
     InterleavedKeyError,
@@ -24,7 +26,10 @@ from shoal.errors import (
     TarError,
     TruncatedError,
 )
-from shoal.store import ObjectReader, cache_dir, join_url, store_for
+from shoal.store._base import ObjectReader
+from shoal.store._cache import cache_dir
+from shoal.store._registry import store_for
+from shoal.store._url import join_url
 
 from ._compression import decompressed, reader_stream, sniff
 from ._index_build import MemberColumns, refuse_duplicates
@@ -33,16 +38,25 @@ from ._shard import Decoders, Sample, block_rows, decode_rows
 from ._tar_header import BLOCK
 from ._tar_scan import Chunk, Feed, ReaderFeed, ScanOptions, StreamFeed, UnreadableRange, scan
 
-__all__ = ["ErrorLog", "ErrorPolicy", "OnError", "SampleStream", "StreamOptions", "salvaged_runs", "streamed_runs"]
+__all__ = [
+    "ErrorLog",
+    "ErrorPolicy",
+    "OnError",
+    "SampleStream",
+    "StreamOptions",
+    "check_error_budget",
+    "error_limit",
+    "salvaged_runs",
+    "streamed_runs",
+]
 
-Int64 = npt.NDArray[np.int64]
 OnError = Literal["raise", "skip", "quarantine"]
 _OWN_NAMES = ("__key__", "__url__")
 # Where members can be passed over without reading them, those from this size on are; the chunks are smaller, because
 # each such member costs two of them.
-_LARGE, _SMALL_CHUNK = 1 << 20, 256 << 10
-_RUN = 256
-_KEPT = 1000
+_LARGE_BYTES, _SMALL_CHUNK_BYTES = 1 << 20, 256 << 10
+_RUN_SAMPLES = 256
+_MAX_KEPT_ERRORS = 1000
 
 
 def _no_decoders(fields: Sequence[str]) -> Decoders:
@@ -59,7 +73,7 @@ class StreamOptions:
     decoders: Callable[[Sequence[str]], Decoders] = _no_decoders
     """Given the fields met, how each is decoded."""
     refuse_returning: bool = False
-    """Raise InterleavedKeyError when a key comes back, instead of giving its sample in pieces as WebDataset does."""
+    """Raise InterleavedKeyError when a key comes back, instead of giving its sample in parts as WebDataset does."""
 
 
 _DEFAULT_OPTIONS = StreamOptions()
@@ -97,7 +111,7 @@ class SampleStream:
         *,
         start: int = 0,
         skipped: Counter[str] | None = None,
-        on_damage: Callable[[TarError], None] | None = None,
+        on_damage: Callable[[TarError | DecodeError], None] | None = None,
         on_lost: Callable[[str], None] | None = None,
     ) -> None:
         if options.rule.group == "archive":
@@ -147,9 +161,9 @@ class SampleStream:
         encoding = self._rule.encoding
         if self._options.fields is None or self._feed.size is None:
             return ScanOptions(encoding=encoding)
-        return ScanOptions(chunk_bytes=_SMALL_CHUNK, large_bytes=_LARGE, encoding=encoding)
+        return ScanOptions(chunk_bytes=_SMALL_CHUNK_BYTES, large_bytes=_LARGE_BYTES, encoding=encoding)
 
-    def _fail(self, error: TarError) -> None:
+    def _fail(self, error: TarError | DecodeError) -> None:
         error.at(shard=self._url)
         if self._on_damage is None:
             raise error
@@ -212,7 +226,13 @@ class SampleStream:
         if len(sample) == len(_OWN_NAMES) and self._options.fields is not None:
             self.position = stop
             return False
-        self._decode(sample)
+        try:
+            self._decode(sample)
+        except DecodeError as error:
+            self._fail(error)
+            self._lose(sample)
+            self.position = stop
+            return False
         self.position = stop
         return True
 
@@ -263,6 +283,8 @@ class SampleStream:
         given = [sample["__key__"] for sample in samples]
         for at in self._seen.add(given[first:]):
             row = at + first
+            if keys[row].endswith("/"):  # of hidden files, which have no name before their first dot
+                continue
             neighbour = given[row - 1] if row else self._last
             errors.setdefault(row, self._returned(given[row], keys[row], starts[row], neighbour))
         self._last = given[-1]
@@ -271,9 +293,12 @@ class SampleStream:
         if key == neighbour:  # neighbours of one key are one sample, unless flattening made their keys the same
             problem, hint = "flattening folders makes two samples one", "keep folders: KeyRule(folders='keep')"
             return TarError(problem, found=name, shard=self._url, key=key, offset=start, hint=hint)
-        hint = "group the whole archive: group='archive'"
         return InterleavedKeyError(
-            "a key comes back after other keys", shard=self._url, key=key, offset=start, hint=hint
+            "a key comes back after other keys",
+            shard=self._url,
+            key=key,
+            offset=start,
+            hint="Index the shard with `shoal index`, or read all of it before the first sample: group='archive'",
         )
 
     def _decode(self, sample: Sample) -> None:
@@ -290,7 +315,7 @@ class _SeenKeys:
     """Which keys there were, at 8 bytes each: hashes in sorted runs, a few of them, each twice as long as the next."""
 
     def __init__(self) -> None:
-        self._runs: list[Int64] = []
+        self._runs: list[IntArray] = []
 
     def add(self, keys: list[str]) -> list[int]:
         """Take the next keys; the positions of those that were there before."""
@@ -306,7 +331,7 @@ class _SeenKeys:
         found: list[int] = np.flatnonzero(again).tolist()
         return found
 
-    def _keep(self, run: Int64) -> None:
+    def _keep(self, run: IntArray) -> None:
         while self._runs and len(self._runs[-1]) < 2 * len(run):
             run = np.sort(np.concatenate((self._runs.pop(), run)))
         if len(run):
@@ -321,7 +346,7 @@ def _row_starts(chunk: Chunk, grouped: Grouped) -> list[int]:
     return found
 
 
-def _dense(rows: int, members: MemberColumns, code: int, base: int) -> tuple[Int64, Int64]:
+def _dense(rows: int, members: MemberColumns, code: int, base: int) -> tuple[IntArray, IntArray]:
     at = np.flatnonzero(members.fields == code)
     starts, sizes = np.full(rows, -1, np.int64), np.zeros(rows, np.int64)
     starts[members.rows[at]] = members.offsets[at] - base
@@ -387,7 +412,7 @@ def streamed_runs(
     """The samples of an open shard as they lie, in one pass without an index; it is closed at the end."""
     try:
         samples = _samples(reader, rule, decoders, log)
-        while run := list(itertools.islice(samples, _RUN)):
+        while run := list(itertools.islice(samples, _RUN_SAMPLES)):
             yield run if fields is None else [_projected(sample, fields) for sample in run]
     finally:
         reader.close()
@@ -397,7 +422,7 @@ def _samples(reader: ObjectReader, rule: KeyRule, decoders: Decoders, log: Error
     def found(names: Sequence[str]) -> Decoders:
         return {name: decoders[name] for name in names if name in decoders}
 
-    options = StreamOptions(rule, decoders=found)
+    options = StreamOptions(rule, decoders=found, refuse_returning=True)
     try:
         yield from SampleStream(_feed(reader), reader.info.url, options, on_damage=log.handle)
     except TarError as error:  # a compressed stream gives nothing behind damage
@@ -415,72 +440,136 @@ def _projected(sample: Sample, fields: Sequence[str]) -> Sample:
 
 @dataclass(frozen=True, slots=True)
 class ErrorPolicy:
-    """``raise`` stops at the first damaged sample; ``skip`` goes on; ``quarantine`` goes on and writes each one down.
+    """What to do with a sample that cannot be read, decoded or mapped.
 
-    ``budget`` is how many samples may be lost before that is an error itself (None: any number). ``quarantine`` names
-    the JSON-lines file; by default one in shoal's cache folder.
+    ``raise`` stops there; ``skip`` goes on without it; ``quarantine`` also writes the error to the JSON-lines file that
+    ``quarantine`` names, by default one in shoal's cache folder. ``budget`` is how many may be skipped; see
+    `error_limit`.
     """
 
     on_error: OnError = "raise"
-    budget: int | None = None
+    budget: float | None = None
     quarantine: str | None = None
 
     def __post_init__(self) -> None:
         if self.on_error not in ("raise", "skip", "quarantine"):
             raise OptionError("no such on_error", expected="'raise', 'skip' or 'quarantine'", found=repr(self.on_error))
-        if self.budget is not None and self.budget < 0:
-            raise OptionError("an error budget counts samples", expected="0 or more", found=self.budget)
+        check_error_budget(self.budget)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether samples are skipped at all."""
+        return self.on_error != "raise"
+
+    def write_quarantine(self, error: Exception) -> None:
+        """Write an error to the quarantine file, if there is one."""
+        if self.on_error != "quarantine":
+            return
+        url = self.quarantine or join_url(cache_dir(), "quarantine.jsonl")
+        facts = {
+            "error": type(error).__name__,
+            "problem": "; ".join([str(error), *getattr(error, "__notes__", ())]),
+            **{name: getattr(error, name, None) for name in ("shard", "key", "field", "offset")},
+        }
+        store_for(url).append(url, msgspec.json.encode(facts) + b"\n")
+
+
+def check_error_budget(budget: object) -> None:
+    """Raise OptionError unless it is None, an int of at least 0, or a float from 0 to below 1."""
+    is_count = isinstance(budget, int) and not isinstance(budget, bool) and budget >= 0
+    if budget is not None and not is_count and not (isinstance(budget, float) and 0 <= budget < 1):
+        raise OptionError(
+            "error_budget is out of range",
+            expected="a number of samples, an int of at least 0, or a share of them, a float below 1",
+            found=repr(budget),
+        )
+
+
+def error_limit(budget: float | None, count: int | None) -> float:
+    """Return how many samples may be skipped in one pass over ``count`` samples (None: their number is not known).
+
+    An int is that number, a float below 1 a share of the samples. None is a hundredth, but at least one; any number
+    where that of the samples is not known. Raises OptionError for a share of an unknown number.
+
+    Examples:
+        >>> error_limit(5, None), error_limit(0.5, 20), error_limit(None, 250), error_limit(None, None)
+        (5, 10, 2, inf)
+    """
+    check_error_budget(budget)
+    if budget is None:
+        return math.inf if count is None else max(1, count // 100)
+    if isinstance(budget, int):
+        return budget
+    if count is None:
+        raise OptionError(
+            "error_budget is a share of samples whose number is not known", expected="an int", found=repr(budget)
+        )
+    return int(budget * count)
 
 
 _STOP = ErrorPolicy()
 
 
-class ErrorLog:
-    """Counts and keeps what a policy let pass."""
+def _unknown_number() -> int | None:
+    return None
 
-    def __init__(self, policy: ErrorPolicy = _STOP) -> None:
+
+class ErrorLog:
+    """Counts and keeps what a policy let pass.
+
+    ``begin`` starts the log of one pass over the data, whose errors are also counted here. The budget is
+    that of a pass.
+    """
+
+    def __init__(
+        self,
+        policy: ErrorPolicy = _STOP,
+        samples: Callable[[], int | None] = _unknown_number,
+        total: ErrorLog | None = None,
+    ) -> None:
         self.policy = policy
+        self._samples = samples
+        self._total = total
+        self._limit: float | None = None
         self.count = 0
         self.kinds: Counter[str] = Counter()
-        self.errors: list[ShoalError] = []
+        self.errors: list[Exception] = []
         self._lock = threading.Lock()
-        self._told = 0
+        self._reported = 0
 
     @property
     def goes_on(self) -> bool:
         """Whether damage is passed over at all."""
-        return self.policy.on_error != "raise"
+        return self.policy.goes_on
 
-    def handle(self, error: ShoalError) -> None:
+    def begin(self, samples: Callable[[], int | None] = _unknown_number) -> ErrorLog:
+        """Return the log of one pass over the data; ``samples`` gives their number, once there is an error."""
+        return ErrorLog(self.policy, samples, self)
+
+    def handle(self, error: Exception) -> None:
         """Take note of one lost sample, or raise: the error itself, or ErrorBudgetExceeded."""
         if not self.goes_on:
             raise error
+        self._count(error)
+        self.policy.write_quarantine(error)
+        if self._limit is None:
+            self._limit = error_limit(self.policy.budget, self._samples())
+        if self.count > self._limit:
+            raise ErrorBudgetExceeded(
+                "too much is damaged",
+                expected=f"at most {self._limit} errors",
+                found=self.count,
+                hint=f"last: {error}; error_budget allows more",
+            ) from error
+
+    def _count(self, error: Exception) -> None:
         with self._lock:
             self.count += 1
             self.kinds[type(error).__name__] += 1
-            if len(self.errors) < _KEPT:
+            if len(self.errors) < _MAX_KEPT_ERRORS:
                 self.errors.append(error)
-        if self.policy.on_error == "quarantine":
-            self._write_down(error)
-        if self.policy.budget is not None and self.count > self.policy.budget:
-            raise ErrorBudgetExceeded(
-                "too much is damaged",
-                expected=f"at most {self.policy.budget} errors",
-                found=self.count,
-                hint=f"last: {error}",
-            ) from error
-
-    def _write_down(self, error: ShoalError) -> None:
-        url = self.policy.quarantine or join_url(cache_dir(), "quarantine.jsonl")
-        facts = {
-            "error": type(error).__name__,
-            "problem": str(error),
-            "shard": error.shard,
-            "key": error.key,
-            "field": error.field,
-            "offset": error.offset,
-        }
-        store_for(url).append(url, msgspec.json.encode(facts) + b"\n")
+        if self._total is not None:
+            self._total._count(error)  # noqa: SLF001 - of the same class
 
     def __repr__(self) -> str:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self.kinds.items()))
@@ -488,8 +577,8 @@ class ErrorLog:
 
     def tell(self) -> None:
         """Warn once about what was lost since the last time: nothing is skipped without a word."""
-        if self.count > self._told:
-            lost, self._told = self.count - self._told, self.count
+        if self.count > self._reported:
+            lost, self._reported = self.count - self._reported, self.count
             kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self.kinds.items()))
             warnings.warn(
                 f"passed over {lost} damaged place{'s' if lost > 1 else ''} ({kinds}); the first: {self.errors[0]}",

@@ -1,4 +1,4 @@
-"""Tar headers of 512 bytes, read and written.
+"""Read and write tar headers: blocks of 512 bytes.
 
 ``parse_header`` reads one header of any kind and says what is wrong with it. ``parse_headers`` reads all plain headers
 of a buffer at once with NumPy and leaves the rest to ``parse_header``: the two agree, which a property test checks.
@@ -10,10 +10,12 @@ import functools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from shoal._typing import BoolArray, IntArray, UInt8Array, UInt64Array
 from shoal.errors import HeaderError, TruncatedError, WriteError
 
 __all__ = [
@@ -33,10 +35,7 @@ __all__ = [
     "says_time_only",
 ]
 
-UInt8 = npt.NDArray[np.uint8]
-Words = npt.NDArray[np.uint64]
-Bools = npt.NDArray[np.bool_]
-Int64 = npt.NDArray[np.int64]
+_Sizes = TypeVar("_Sizes", int, IntArray)
 BLOCK = 512
 NAME_BYTES = 100
 REGULAR = b"0\x007"  # '0', the old NUL, and '7' (contiguous) all are plain files
@@ -67,8 +66,8 @@ class Header:
     kind: int
 
 
-def padded(size: int) -> int:
-    """``size`` rounded up to whole blocks."""
+def padded(size: _Sizes) -> _Sizes:
+    """``size``, or an array of sizes, rounded up to whole blocks."""
     return (size + BLOCK - 1) // BLOCK * BLOCK
 
 
@@ -88,18 +87,14 @@ def parse_header(block: bytes | memoryview, offset: int) -> Header:
             "the archive ends inside a header", expected=f"{BLOCK} bytes", found=len(block), offset=offset
         )
     _check_sum(block, offset)
-    name = _text(block[:100])
+    name = block[:100].partition(b"\0")[0]
     kind = block[156]
     if kind == 0 and name.endswith(b"/"):
         kind = ord("5")  # before ustar, a trailing slash was all that marked a folder
-    prefix = b"" if block[257:265] == _GNU_MAGIC else _text(block[345:500])
+    prefix = b"" if block[257:265] == _GNU_MAGIC else block[345:500].partition(b"\0")[0]
     if prefix and kind not in b"LKS":
         name = prefix + b"/" + name
     return Header(name, _number(block[124:136], offset), kind)
-
-
-def _text(field: bytes) -> bytes:
-    return field.partition(b"\0")[0]
 
 
 def _number(field: bytes, offset: int) -> int:
@@ -128,12 +123,8 @@ def _check_sum(block: bytes, offset: int) -> None:
             else None
         )
         raise HeaderError(
-            problem, expected="a header whose checksum fits", found=_short(block), offset=offset, hint=hint
+            problem, expected="a header whose checksum fits", found=f"{block[:16]!r}...", offset=offset, hint=hint
         )
-
-
-def _short(block: bytes) -> str:
-    return f"{block[:16]!r}..."
 
 
 def same_checksum(block: bytes, stated: int) -> bool:
@@ -153,13 +144,13 @@ class HeaderTable:
     from a row known to be one, so candidates inside data are never visited.
     """
 
-    rows: Int64
-    next_rows: Int64
-    sizes: Int64
-    kinds: UInt8
+    rows: IntArray
+    next_rows: IntArray
+    sizes: IntArray
+    kinds: UInt8Array
     prefixed: npt.NDArray[np.bool_]
-    heads: UInt8
-    breaks: Int64
+    heads: UInt8Array
+    breaks: IntArray
     """Positions where the next candidate is not where the chain goes on."""
 
     def run(self, row: int) -> slice:
@@ -198,7 +189,7 @@ def parse_headers(data: bytes | memoryview) -> HeaderTable:
     return _table(rows, heads, sizes, kinds)
 
 
-def _table(rows: Int64, heads: UInt8, sizes: Int64, kinds: UInt8) -> HeaderTable:
+def _table(rows: IntArray, heads: UInt8Array, sizes: IntArray, kinds: UInt8Array) -> HeaderTable:
     empty = kinds - np.uint8(_WITHOUT_DATA[0]) < len(_WITHOUT_DATA)  # wraps below, so one comparison checks both ends
     next_rows = rows + 1 + np.where(empty, 0, (sizes + BLOCK - 1) // BLOCK)
     broken = np.ones(len(rows), bool)
@@ -206,7 +197,7 @@ def _table(rows: Int64, heads: UInt8, sizes: Int64, kinds: UInt8) -> HeaderTable
     return HeaderTable(rows, next_rows, sizes, kinds, heads[:, 345] != 0, heads, np.flatnonzero(broken))
 
 
-def _sums(heads: UInt8) -> npt.NDArray[np.uint32]:
+def _sums(heads: UInt8Array) -> npt.NDArray[np.uint32]:
     """The sum of each header's bytes. Headers of one writer are alike in most places, which are summed once."""
     words = heads.view(np.uint64)
     differ = np.flatnonzero((words != words[:1]).any(axis=0))
@@ -216,7 +207,7 @@ def _sums(heads: UInt8) -> npt.NDArray[np.uint32]:
     return sums
 
 
-def _sizes(heads: UInt8) -> tuple[Int64, Bools]:
+def _sizes(heads: UInt8Array) -> tuple[IntArray, BoolArray]:
     """The sizes, of eleven digits, and which rows hold one; a NUL or a space must end each."""
     high, high_fits = _octal(_word(heads, 124))
     low, low_fits = _octal(_word(heads, 127))
@@ -225,18 +216,18 @@ def _sizes(heads: UInt8) -> tuple[Int64, Bools]:
     return sizes.astype(np.int64), high_fits & low_fits & ((ends == 0) | (ends == 32))
 
 
-def _checksums(heads: UInt8) -> tuple[Int64, Bools]:
+def _checksums(heads: UInt8Array) -> tuple[IntArray, BoolArray]:
     """The stated checksums, of six digits, and which rows hold one."""
     stated, fits = _octal(_word(heads, 148) << _TWO_BYTES | _TWO_ZEROS)
     ends = heads[:, 154]
     return stated.astype(np.int64), fits & ((ends == 0) | (ends == 32))
 
 
-def _word(heads: UInt8, at: int) -> Words:
+def _word(heads: UInt8Array, at: int) -> UInt64Array:
     return np.ascontiguousarray(heads[:, at : at + 8]).view("<u8")[:, 0]
 
 
-def _octal(digits: Words) -> tuple[Words, Bools]:
+def _octal(digits: UInt64Array) -> tuple[UInt64Array, BoolArray]:
     """The numbers of eight octal digits each, the first in the lowest byte, and which are such digits.
 
     Neighbours are joined to pairs, pairs to fours, fours to eights, in all rows at once.
@@ -294,7 +285,7 @@ def build_header(name: bytes, size: int, mtime: int = 0, kind: bytes = b"0") -> 
 
     The same arguments give the same bytes, always. Raises WriteError for a time that no tar can hold.
 
-    Example:
+    Examples:
         >>> len(build_header(b"a.txt", 5)), len(build_header(b"x" * 300 + b".txt", 5))
         (512, 1536)
     """
@@ -349,10 +340,12 @@ def member_bytes(name: bytes, size: int) -> int:
     return len(build_header(name, size)) + padded(size)
 
 
-def lay_out(names: Sequence[bytes], contents: Sequence[bytes], sizes: Int64, mtime: int) -> tuple[bytearray, Int64]:
+def lay_out(
+    names: Sequence[bytes], contents: Sequence[bytes], sizes: IntArray, mtime: int
+) -> tuple[bytearray, IntArray]:
     """The members one after the other, each with the header that ``build_header`` gives it; and where their data is.
 
-    Example:
+    Examples:
         >>> data, offsets = lay_out([b"a.txt"], [b"hello"], np.array([5]), 0)
         >>> bytes(data) == build_header(b"a.txt", 5) + b"hello" + bytes(507), offsets.tolist()
         (True, [512])
@@ -374,14 +367,14 @@ def lay_out(names: Sequence[bytes], contents: Sequence[bytes], sizes: Int64, mti
     return data, offsets
 
 
-def _odd(names: Sequence[bytes], sizes: Int64) -> list[int]:
+def _odd(names: Sequence[bytes], sizes: IntArray) -> list[int]:
     """The members that do not fit a header of the plain form."""
     if max(map(len, names)) <= MOST_PLAIN_NAME and sizes.max() <= MOST_PLAIN_SIZE:
         return []
     return [at for at, name in enumerate(names) if len(name) > MOST_PLAIN_NAME or sizes[at] > MOST_PLAIN_SIZE]
 
 
-def _plain_headers(names: Sequence[bytes], sizes: Int64, mtime: int) -> UInt8:
+def _plain_headers(names: Sequence[bytes], sizes: IntArray, mtime: int) -> UInt8Array:
     """A header of one block for each member: nearly all of it is the same for all."""
     common, total = _common(mtime)
     headers = np.empty((len(names), BLOCK), np.uint8)
@@ -396,12 +389,12 @@ def _plain_headers(names: Sequence[bytes], sizes: Int64, mtime: int) -> UInt8:
 
 
 @functools.lru_cache(maxsize=8)
-def _common(mtime: int) -> tuple[UInt8, int]:
+def _common(mtime: int) -> tuple[UInt8Array, int]:
     """What all headers of one time share, and what it adds to their checksums."""
     header = build_header(b"", 0, mtime)
     total = sum(header) - sum(header[148:156]) - sum(header[_SIZE]) + 8 * ord(" ")
     return np.frombuffer(header, np.uint8), total
 
 
-def _octal_digits(numbers: npt.NDArray[np.integer], shifts: Int64) -> UInt8:
+def _octal_digits(numbers: npt.NDArray[np.integer], shifts: IntArray) -> UInt8Array:
     return ((numbers[:, None] >> shifts) & 7).astype(np.uint8) + np.uint8(ord("0"))

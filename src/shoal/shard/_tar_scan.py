@@ -1,9 +1,17 @@
-"""Walk a tar archive, with its members as columns."""
+"""Scan a tar archive and yield its members as columns.
+
+The index, sequential streaming and ``verify`` all read what ``scan`` yields:
+
+- a ``Chunk`` for a run of complete members, with the bytes that hold them;
+- an ``UnreadableRange`` where the archive is damaged and the caller chose to continue. Members before and after it must
+  not be joined: they may be halves of two samples.
+
+Memory stays at one chunk, or at one member where a member is larger.
+"""
 
 from __future__ import annotations
 
 import re
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -12,10 +20,12 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from shoal.errors import HeaderError, ShoalWarning, StoreError, TarError, TruncatedError, UnsupportedMemberError
-from shoal.store import ObjectReader, read_forward
+from shoal._typing import IntArray
+from shoal.errors import HeaderError, StoreError, TarError, TruncatedError, UnsupportedMemberError
+from shoal.store._base import ObjectReader
+from shoal.store._readers import read_forward
 
-from ._background_io import BackgroundThread, PendingCall
+from ._background_thread import MIN_THREAD_BYTES, BackgroundThread, PendingCall
 from ._member_names import Names, as_texts, name_table
 from ._tar_header import (
     BLOCK,
@@ -42,25 +52,20 @@ __all__ = [
     "scan",
 ]
 
-Int64 = npt.NDArray[np.int64]
 Numbers = list[int] | npt.NDArray[np.int64]
-
-
-# ----------------------------------------------------------------------------------------------------------- walk a tar
-
-
-# ``scan`` is the one walker. The index, sequential streaming and ``verify`` all read what it yields:
-#
-# - a ``Chunk`` for a run of whole members, with the bytes that hold them;
-# - a ``UnreadableRange`` where the archive is damaged and the caller chose to go on. What was gathered before a gap and what comes
-#   after it must not be joined: they may be halves of two samples.
-#
-# Memory stays at one chunk, or at one member where a member is larger.
+_ZERO = bytes(BLOCK)
+EXTENDED = b"xgXLK"  # headers that describe the members after them
+_MAX_EXTENDED_BYTES = 1 << 20
+_MAX_SIZE_DIGITS = 20  # of a PAX size
+_SPARSE = ord("S")
+_KIND_NAMES = {"1": "hard link", "2": "symbolic link", "3": "device", "4": "device", "5": "folder", "6": "fifo"}
+_PAX_RECORD = re.compile(rb"\d{1,7} [^=\n]+=")
+_MAX_STREAM_READ_BYTES = 1 << 22  # skipped bytes should not take the memory of a member
 
 
 @dataclass(frozen=True, slots=True)
 class ScanOptions:
-    """How a scan goes about it."""
+    """Options of a scan."""
 
     chunk_bytes: int = 2 << 20
     """How much is read at a time."""
@@ -82,11 +87,11 @@ class Chunk:
     """
 
     named: Names
-    starts: Int64
+    starts: IntArray
     """Where each member's first header stands, PAX and GNU headers included."""
-    offsets: Int64
+    offsets: IntArray
     """Where each member's bytes start."""
-    sizes: Int64
+    sizes: IntArray
     data: bytes
     """The archive's bytes from ``base`` on; empty for a member over ``large_bytes``."""
     base: int
@@ -115,16 +120,14 @@ def scan(
     start: int = 0,
     skipped: Counter[str] | None = None,
     on_damage: Callable[[TarError], None] | None = None,
-    on_no_marker: Callable[[str], object] | None = None,
 ) -> Iterator[Chunk | UnreadableRange]:
     """Yield every regular member of an archive, in order, from the header at byte ``start`` on.
 
     ``skipped`` counts the members left out, by reason. Damage raises a TarError with its byte offset; with
     ``on_damage`` that error is handed over instead, and unless it raises, the scan goes on at the next sound header.
-    Warns (ShoalWarning) when the archive has no end marker, because its last sample may be cut; with ``on_no_marker``
-    that is told there instead, which unlike catching a warning is safe on several threads.
+    An archive without an end marker is truncated, because its last sample may lack members.
     """
-    walk = _Walk(feed, options, Counter() if skipped is None else skipped, start, on_no_marker or _warn)
+    walk = _Walk(feed, options, Counter() if skipped is None else skipped, start)
     try:
         yield from _chunks(walk, on_damage)
     finally:
@@ -146,10 +149,6 @@ def _chunks(walk: _Walk, on_damage: Callable[[TarError], None] | None) -> Iterat
             yield chunk
 
 
-def _warn(text: str) -> None:
-    warnings.warn(text, ShoalWarning, stacklevel=2)
-
-
 class _Walk:
     """The position in one archive, and the global PAX records seen so far."""
 
@@ -159,17 +158,15 @@ class _Walk:
         options: ScanOptions,
         skipped: Counter[str],
         start: int,
-        on_no_marker: Callable[[str], object],
     ) -> None:
         self._feed = feed
-        self._expects = feed.expect if isinstance(feed, ExpectingFeed) else None
+        self._prefetch = feed.expect if isinstance(feed, ExpectingFeed) else None
         self._options = options
         self._skipped = skipped
-        self._on_no_marker = on_no_marker
         self._shared: dict[str, bytes] = {}
-        self._want = options.chunk_bytes
+        self._wanted_bytes = options.chunk_bytes
         self._error: TarError | None = None
-        self._behind_error: int | None = None
+        self._error_stop: int | None = None
         self._at_marker = False
         self._zeros_until = 0
         self._start = start
@@ -183,7 +180,7 @@ class _Walk:
         if self._at_marker:
             self._end_at_marker()
             return None
-        data = self._feed.at(self.position, self._want)
+        data = self._feed.at(self.position, self._wanted_bytes)
         if not data:
             self._end_without_marker()
             return None
@@ -197,17 +194,17 @@ class _Walk:
 
     def _take(self, entries: Entries, data: bytes) -> Chunk | None:
         self._error, self._at_marker = entries.error, entries.at_marker
-        self._behind_error = None if entries.error_stop is None else self.position + entries.error_stop
+        self._error_stop = None if entries.error_stop is None else self.position + entries.error_stop
         base, self.position = self.position, self.position + entries.stop
-        self._want = self._options.chunk_bytes
+        self._wanted_bytes = self._options.chunk_bytes
         self._expect_next(entries, base)
         return self._chunk(entries, data, base) if entries.stop else None
 
     def _expect_next(self, entries: Entries, base: int) -> None:
         """Have the next bytes read while the caller is busy with these, unless it may want the first members only."""
         goes_on = entries.stop and not (entries.error or entries.at_marker)
-        if self._expects is not None and goes_on and base > self._start:
-            self._expects(self.position, self._want)
+        if self._prefetch is not None and goes_on and base > self._start:
+            self._prefetch(self.position, self._wanted_bytes)
 
     def _chunk(self, entries: Entries, data: bytes, base: int) -> Chunk:
         starts, offsets, sizes = (
@@ -222,16 +219,16 @@ class _Walk:
         self._check_size(entries.needed, len(data))
         if entries.names:  # one large member, which comes without its bytes
             base, self.position = self.position, self.position + entries.needed
-            self._want = self._options.chunk_bytes
+            self._wanted_bytes = self._options.chunk_bytes
             return self._chunk(entries, b"", base)
-        self._want = max(entries.needed, self._options.chunk_bytes)
+        self._wanted_bytes = max(entries.needed, self._options.chunk_bytes)
         return None
 
     def _check_size(self, needed: int, held: int) -> None:
         # Fewer bytes than asked for are the end, whatever the size was when the object was opened.
-        size = self.position + held if held < self._want else self._feed.size
+        size = self.position + held if held < self._wanted_bytes else self._feed.size
         if size is not None and self.position + needed > size:
-            raise self._cut("a header" if needed <= BLOCK else "a member", self.position + needed, size)
+            raise self._truncated_error("a header" if needed <= BLOCK else "a member", self.position + needed, size)
         if size is None and needed > self._options.most_member_bytes:
             most = self._options.most_member_bytes
             raise HeaderError(
@@ -241,7 +238,7 @@ class _Walk:
                 offset=self.position,
             )
 
-    def _cut(self, where: str, expected: int, size: int) -> TruncatedError:
+    def _truncated_error(self, where: str, expected: int, size: int) -> TruncatedError:
         problem = f"the archive ends inside {where}"
         return TruncatedError(
             problem, expected=f"bytes up to {expected}", found=f"the end at {size}", offset=self.position
@@ -250,7 +247,7 @@ class _Walk:
     def _end_without_marker(self) -> None:
         size = self._feed.size
         if size is not None and size < self.position:
-            raise self._cut("a member", self.position, size)
+            raise self._truncated_error("a member", self.position, size)
         if size is not None and size > self.position:
             raise TruncatedError(
                 "the archive became shorter while it was read",
@@ -259,11 +256,17 @@ class _Walk:
                 offset=self.position,
             )
         self.ended = True
-        if self.position:
-            self._on_no_marker(
-                f"the archive ends at byte {self.position} without an end marker: if it was cut there, its last sample"
-                " may be incomplete"
+        if self.position == 0:
+            raise TruncatedError(
+                "The shard is empty (0 bytes)",
+                hint="Download or write it again; a tar without samples still has an end marker",
+                offset=0,
             )
+        raise TruncatedError(
+            "The archive ends without an end marker, so its last sample may lack members",
+            hint="Download or write it again, or recover the other samples with `shoal repair`",
+            offset=self.position,
+        )
 
     def _end_at_marker(self) -> None:
         """Behind the end marker only zeros may follow: anything else would be lost without a word."""
@@ -282,9 +285,11 @@ class _Walk:
 
     def resume(self, error: TarError) -> int:
         """Move behind damage: to the end of the entry at fault where that is known, else to the next sound header."""
-        behind, at = self._behind_error, max(self.position + BLOCK, self._zeros_until)
-        self._error, self._behind_error, self._at_marker = None, None, False
-        self._want = self._options.chunk_bytes
+        if self.ended:
+            return self.position
+        behind, at = self._error_stop, max(self.position + BLOCK, self._zeros_until)
+        self._error, self._error_stop, self._at_marker = None, None, False
+        self._wanted_bytes = self._options.chunk_bytes
         self.position = behind if behind is not None else self._next_sound(at, error.offset == self.position)
         return self.position
 
@@ -294,7 +299,7 @@ class _Walk:
             lost = lost or data[:BLOCK]
             table = parse_headers(data)
             if len(table.rows):
-                named = first_is_lost and _named_by(lost, table.heads[0].tobytes())
+                named = first_is_lost and _is_name_of(lost, table.heads[0].tobytes())
                 return self._inside(at + int(table.next_rows[0] if named else table.rows[0]) * BLOCK)
             at += len(data) // BLOCK * BLOCK or len(data)
         self.ended = True
@@ -306,7 +311,7 @@ class _Walk:
         return size if size is not None and self.ended else position
 
 
-def _named_by(lost: bytes, head: bytes) -> bool:
+def _is_name_of(lost: bytes, head: bytes) -> bool:
     """Whether ``lost``, the block behind a damaged header, gave the name of the member whose header is ``head``.
 
     Then the damaged header was a PAX or GNU one, and the name that is left may be cut or made of question marks.
@@ -316,23 +321,9 @@ def _named_by(lost: bytes, head: bytes) -> bool:
     return _PAX_RECORD.match(lost) is not None or (lost[:100] == head[:100] and lost[99] != 0)
 
 
-_PAX_RECORD = re.compile(rb"\d{1,7} [^=\n]+=")
-
-
-# -------------------------------------------------------------------------------------------- the entries of one buffer
-
-
-_ZERO = bytes(BLOCK)
-EXTENDED = b"xgXLK"  # headers that speak of the member after them
-_MOST_EXTENDED = 1 << 20
-_MOST_DIGITS = 20  # of a PAX size
-_SPARSE = ord("S")
-_KINDS = {"1": "hard link", "2": "symbolic link", "3": "device", "4": "device", "5": "folder", "6": "fifo"}
-
-
 @dataclass(slots=True)
 class Entries:
-    """What one buffer gave, and why it stopped. Positions count from the buffer's start."""
+    """The entries of one buffer, and why reading stopped. Positions count from the buffer's start."""
 
     names: list[Names] = field(default_factory=list)
     """In parts, as they were found; so are the others."""
@@ -364,15 +355,15 @@ def read_entries(
 
     ``base`` is where the buffer starts, for errors. ``shared`` keeps the global PAX records from buffer to buffer.
     """
-    reader = _Reader(data, base, shared, skipped, large_bytes, encoding)
+    reader = _EntryReader(data, base, shared, skipped, large_bytes, encoding)
     try:
         reader.read_all()
     except TarError as error:
-        reader.found.error = error
-    return reader.found
+        reader.entries.error = error
+    return reader.entries
 
 
-class _Reader:
+class _EntryReader:
     """Takes plain members many at a time, everything else header by header."""
 
     def __init__(
@@ -396,37 +387,37 @@ class _Reader:
         self._named_by_pax = False
         self._refused: TarError | None = None
         """Why the next member cannot be given."""
-        self.found = Entries()
+        self.entries = Entries()
 
     def read_all(self) -> None:
         table = parse_headers(self._data)
         row: int | None = 0
         while row is not None and row < self._blocks:
-            row = self._one(row) if self._pending is not None or self._shared else self._chain(table, row)
+            row = self._read_header(row) if self._pending is not None or self._shared else self._read_chain(table, row)
         if row is not None:
-            self.found.needed = (row + 1) * BLOCK - self.found.stop
+            self.entries.needed = (row + 1) * BLOCK - self.entries.stop
 
-    def _chain(self, table: HeaderTable, row: int) -> int | None:
+    def _read_chain(self, table: HeaderTable, row: int) -> int | None:
         """Read on from ``row``: the plain members that stand there, all at once, or else what stands there."""
         part = table.run(row)
         special = np.flatnonzero((table.kinds[part] != REGULAR[0]) | (table.sizes[part] >= self._large))
         whole = int(np.searchsorted(table.next_rows[part], self._blocks, "right"))
         count = min(int(special[0]) if len(special) else whole, whole)
         if count:
-            return self._plain(table, slice(part.start, part.start + count))
+            return self._read_plain(table, slice(part.start, part.start + count))
         if part.stop == part.start:
-            return self._one(row)
-        timed = self._timed(table, part)
-        return self._each(table, part) if timed is None else timed
+            return self._read_header(row)
+        timed = self._read_timed(table, part)
+        return self._read_special_chain(table, part) if timed is None else timed
 
-    def _plain(self, table: HeaderTable, part: slice) -> int:
+    def _read_plain(self, table: HeaderTable, part: slice) -> int:
         rows, names = table.rows[part], self._names(table, part)
         count = len(names)
         starts = rows[:count] * BLOCK
         self._append(names, starts, starts + BLOCK, table.sizes[part][:count])
         next_rows = table.next_rows[part]
         row = int(next_rows[count - 1]) if count else int(rows[0])
-        self.found.stop = row * BLOCK
+        self.entries.stop = row * BLOCK
         if count < len(rows):
             raise self._name_error(table.names(part)[count], row, int(next_rows[count]))
         return row
@@ -435,9 +426,9 @@ class _Reader:
         """The names of plain headers, up to the first that cannot be read."""
         is_short = self._encoding == "utf-8" and not table.prefixed[part].any()
         found = name_table(table.heads[part, :NAME_BYTES]) if is_short else None
-        return _decoded(table.names(part), self._encoding) if found is None else found
+        return _decode_names(table.names(part), self._encoding) if found is None else found
 
-    def _timed(self, table: HeaderTable, part: slice) -> int | None:
+    def _read_timed(self, table: HeaderTable, part: slice) -> int | None:
         """Members that each have a PAX header which only says a time, as webdataset writes them: all at once too."""
         pairs = (part.stop - part.start) // 2
         extended, plain = slice(part.start, part.start + 2 * pairs, 2), slice(part.start + 1, part.start + 2 * pairs, 2)
@@ -456,10 +447,10 @@ class _Reader:
             return None
         self._append(names, starts[:count], (table.rows[plain] + 1) * BLOCK, table.sizes[plain])
         row = int(table.next_rows[plain][-1])
-        self.found.stop = row * BLOCK
+        self.entries.stop = row * BLOCK
         return row
 
-    def _each(self, table: HeaderTable, part: slice) -> int | None:
+    def _read_special_chain(self, table: HeaderTable, part: slice) -> int | None:
         """A chain that starts with something special, header by header from the columns already read."""
         columns = (table.names(part), table.sizes[part].tolist(), table.kinds[part].tolist(), table.rows[part].tolist())
         row: int | None = int(table.rows[part.start])
@@ -469,7 +460,7 @@ class _Reader:
             row = self._entry(name, size, kind, at)
         return row
 
-    def _one(self, row: int) -> int | None:
+    def _read_header(self, row: int) -> int | None:
         block = self._data[row * BLOCK : (row + 1) * BLOCK]
         if block == _ZERO:
             self._end(row)
@@ -483,15 +474,15 @@ class _Reader:
                 "the archive ends between a member and the header before it", offset=self._base + row * BLOCK
             )
             raise self._refused or cut
-        self.found.at_marker = True
+        self.entries.at_marker = True
 
     def _entry(self, name: bytes, size: int, kind: int, row: int) -> int | None:
         """Take one header and what it carries; None when its data is not all in the buffer, or not wanted."""
         if kind in EXTENDED:
-            return self._extended(kind, size, row)
+            return self._read_extended(kind, size, row)
         named_by_pax = False
         if self._pending or self._shared:
-            name, size, named_by_pax = self._amended(name, size, row)
+            name, size, named_by_pax = self._apply_pax(name, size, row)
         stop = row + 1 + (padded(size) // BLOCK if holds_data(kind) else 0)
         if kind == _SPARSE or self._refused:
             raise self._refusal(kind, row, stop)
@@ -499,17 +490,17 @@ class _Reader:
             self._large_member(self._text(name, named_by_pax, row, stop), size, row, stop)
             return None
         if stop > self._blocks:
-            self.found.needed = stop * BLOCK - self.found.stop
+            self.entries.needed = stop * BLOCK - self.entries.stop
             return None
         if kind in REGULAR:
-            self._append([self._text(name, named_by_pax, row, stop)], [self.found.stop], [(row + 1) * BLOCK], [size])
+            self._append([self._text(name, named_by_pax, row, stop)], [self.entries.stop], [(row + 1) * BLOCK], [size])
         else:
-            self._skipped[_KINDS.get(chr(kind), f"unknown kind {chr(kind)!r}")] += 1
+            self._skipped[_KIND_NAMES.get(chr(kind), f"unknown kind {chr(kind)!r}")] += 1
         self._pending = None
-        self.found.stop = stop * BLOCK
+        self.entries.stop = stop * BLOCK
         return stop
 
-    def _amended(self, name: bytes, size: int, row: int) -> tuple[bytes, int, bool]:
+    def _apply_pax(self, name: bytes, size: int, row: int) -> tuple[bytes, int, bool]:
         """A member's name and size as the headers before it say, and whether PAX gave the name."""
         pending = self._pending or {}
         records = {**self._shared, **pending}
@@ -520,11 +511,11 @@ class _Reader:
     def _pax_size(self, records: dict[str, bytes], size: int, row: int) -> int:
         if "size" not in records:
             return size
-        if not records["size"].isdigit() or len(records["size"]) > _MOST_DIGITS:
-            found = repr(records["size"][: 2 * _MOST_DIGITS])
+        if not records["size"].isdigit() or len(records["size"]) > _MAX_SIZE_DIGITS:
+            found = repr(records["size"][: 2 * _MAX_SIZE_DIGITS])
             raise HeaderError(
                 "a PAX size cannot be read",
-                expected=f"at most {_MOST_DIGITS} digits",
+                expected=f"at most {_MAX_SIZE_DIGITS} digits",
                 found=found,
                 offset=self._base + row * BLOCK,
             )
@@ -532,43 +523,42 @@ class _Reader:
 
     def _large_member(self, name: str, size: int, row: int, stop: int) -> None:
         """Given alone, so only from the start of a buffer; anywhere else it ends the buffer."""
-        if self.found.stop == 0:
+        if self.entries.stop == 0:
             self._append([name], [0], [(row + 1) * BLOCK], [size])
-        self.found.needed = stop * BLOCK - self.found.stop
+        self.entries.needed = stop * BLOCK - self.entries.stop
 
-    def _extended(self, kind: int, size: int, row: int) -> int | None:
+    def _read_extended(self, kind: int, size: int, row: int) -> int | None:
         """Take a header that speaks of the next member, or of all that follow."""
         stop = row + 1 + padded(size) // BLOCK
-        self.found.needed = stop * BLOCK - self.found.stop
-        if (
-            self.found.needed > _MOST_EXTENDED
-        ):  # all that stand before one member, or a stream of them would have no end
+        self.entries.needed = stop * BLOCK - self.entries.stop
+        # The limit is for all that precede one member, or a stream of them would have no end.
+        if self.entries.needed > _MAX_EXTENDED_BYTES:
             problem = "the PAX and GNU headers of a member are too long"
             raise HeaderError(
                 problem,
-                expected=f"at most {_MOST_EXTENDED} bytes",
-                found=self.found.needed,
+                expected=f"at most {_MAX_EXTENDED_BYTES} bytes",
+                found=self.entries.needed,
                 offset=self._base + row * BLOCK,
             )
         if stop > self._blocks:
             return None
         content = self._data[(row + 1) * BLOCK : (row + 1) * BLOCK + size]
         if kind == ord("g"):
-            self._share(content, row, stop)
+            self._read_global_pax(content, row, stop)
         else:
-            self._remember(kind, content, row)
+            self._keep_for_next(kind, content, row)
         return stop
 
-    def _share(self, content: bytes, row: int, stop: int) -> None:
+    def _read_global_pax(self, content: bytes, row: int, stop: int) -> None:
         if self._pending is None:  # on its own, so an entry of its own
-            self.found.error_stop = stop * BLOCK
+            self.entries.error_stop = stop * BLOCK
         records = parse_pax(content, self._base + (row + 1) * BLOCK)
         self._shared.update({keyword: value for keyword, value in records.items() if keyword in ("path", "size")})
-        self.found.error_stop = None
+        self.entries.error_stop = None
         if self._pending is None:
-            self.found.stop = stop * BLOCK
+            self.entries.stop = stop * BLOCK
 
-    def _remember(self, kind: int, content: bytes, row: int) -> None:
+    def _keep_for_next(self, kind: int, content: bytes, row: int) -> None:
         """Where two headers disagree the first one counts, as for every reader that stands on ``tarfile``."""
         records: dict[str, bytes] = {}
         if kind == ord("L"):
@@ -593,7 +583,7 @@ class _Reader:
 
     def _refusal(self, kind: int, row: int, stop: int) -> TarError:
         tables = self._sparse_tables(row) if kind == _SPARSE else 0
-        self.found.error_stop = None if tables is None else (stop + tables) * BLOCK
+        self.entries.error_stop = None if tables is None else (stop + tables) * BLOCK
         return self._refused or _sparse_error(self._base + row * BLOCK)
 
     def _sparse_tables(self, row: int) -> int | None:
@@ -613,7 +603,7 @@ class _Reader:
         raise self._name_error(name, row, stop)
 
     def _name_error(self, name: bytes, row: int, stop: int) -> HeaderError:
-        self.found.error_stop = stop * BLOCK
+        self.entries.error_stop = stop * BLOCK
         return HeaderError(
             "a member's name cannot be read",
             expected=f"{self._encoding} text",
@@ -623,10 +613,10 @@ class _Reader:
         )
 
     def _append(self, names: Names, starts: Numbers, offsets: Numbers, sizes: Numbers) -> None:
-        self.found.names.append(names)
-        self.found.starts.append(starts)
-        self.found.offsets.append(offsets)
-        self.found.sizes.append(sizes)
+        self.entries.names.append(names)
+        self.entries.starts.append(starts)
+        self.entries.offsets.append(offsets)
+        self.entries.sizes.append(sizes)
 
 
 def _sparse_error(offset: int) -> TarError:
@@ -635,29 +625,22 @@ def _sparse_error(offset: int) -> TarError:
     )
 
 
-def _decoded(names: list[bytes], encoding: str) -> list[str]:
+def _decode_names(names: list[bytes], encoding: str) -> list[str]:
     """The names as text, up to the first that cannot be read."""
     try:
         if encoding == "utf-8":
             return b"\0".join(names).decode().split("\0")  # no name of a plain header holds a NUL
         return [name.decode(encoding) for name in names]
     except UnicodeDecodeError:
-        return list(_readable(names, encoding))
+        return list(_decode_until_error(names, encoding))
 
 
-def _readable(names: list[bytes], encoding: str) -> Iterator[str]:
+def _decode_until_error(names: list[bytes], encoding: str) -> Iterator[str]:
     for name in names:
         try:
             yield name.decode(encoding)
         except UnicodeDecodeError:
             return
-
-
-# ------------------------------------------------------------------------------------------ where a scan gets its bytes
-
-
-_WORTH_A_THREAD = 1 << 20
-_MOST_AT_ONCE = 1 << 22  # parts that are only passed by should not take the memory of a member
 
 
 class SupportsRead(Protocol):
@@ -697,8 +680,8 @@ class ReaderFeed:
 
     def __init__(self, reader: ObjectReader) -> None:
         self._reader = read_forward(reader)
-        self._is_near = self._reader is reader  # a far one reads ahead by itself
-        self._beside = BackgroundThread()
+        self._is_local = self._reader is reader  # a far one reads ahead by itself
+        self._thread = BackgroundThread()
         self._expected: tuple[int, int, PendingCall[bytes]] | None = None
         self.size: int | None = reader.info.size
 
@@ -709,13 +692,13 @@ class ReaderFeed:
         return self._reader.read(position, position + length)
 
     def expect(self, position: int, length: int) -> None:
-        if self._is_near and self.size is not None and self.size - position >= _WORTH_A_THREAD:
-            reading = self._beside.start(self._reader.read, position, position + length)
+        if self._is_local and self.size is not None and self.size - position >= MIN_THREAD_BYTES:
+            reading = self._thread.start(self._reader.read, position, position + length)
             self._expected = (position, length, reading)
 
     def settle(self) -> None:
         self._expected = None
-        self._beside.close()
+        self._thread.close()
 
 
 class StreamFeed:
@@ -752,7 +735,7 @@ class StreamFeed:
     def _parts(self, at: int, length: int) -> Iterator[bytes]:
         """``length`` bytes from ``at``, where the stream stands, in parts: pipes and sockets give less at a time."""
         while length > 0 and self.size is None:
-            part = self._stream.read(min(length, _MOST_AT_ONCE))
+            part = self._stream.read(min(length, _MAX_STREAM_READ_BYTES))
             if part is None:
                 raise StoreError(
                     "the stream has nothing to read yet", expected="a blocking stream", found="a non-blocking one"

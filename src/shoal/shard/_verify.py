@@ -1,4 +1,8 @@
-"""Verify shards: find everything that is wrong with them."""
+"""Verify shards and datasets: report everything that differs between tars, indexes and the manifest.
+
+A shard is read once, in order, in bounded memory. Damage does not stop the scan: it continues at the next sound header.
+What was found is then compared with the index, member by member and block by block.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from shoal._crc32 import crc32
+from shoal._typing import IntArray
 from shoal.errors import (
     CodecError,
     MissingExtraError,
@@ -24,14 +30,15 @@ from shoal.errors import (
     TarError,
     TruncatedError,
 )
-from shoal.store import ObjectReader, join_url, store_for
+from shoal.store._base import ObjectReader
+from shoal.store._registry import store_for
+from shoal.store._url import join_url
 
-from ._background_io import crc32
 from ._byte_reader import CompressedBytes
 from ._compression import decompressed, reader_stream, sniff
 from ._discovery import ShardList, locate_shards, tars_below
 from ._index import Blocks, LongExtents, ShardIndex, load_index
-from ._index_build import MemberColumns
+from ._index_build import MemberColumns, join_members, join_samples, member_columns
 from ._manifest import Manifest, ShardRecord
 from ._member_names import OF_THE_SHARD, WEBDATASET_RULE, Grouped, Grouper, KeyRule
 from ._open_shards import find_index
@@ -42,8 +49,6 @@ from ._tar_scan import Chunk, Feed, ReaderFeed, ScanOptions, StreamFeed, Unreada
 
 __all__ = ["Problem", "ShardReport", "VerifyOptions", "verify_dataset", "verify_shard", "with_hashes"]
 
-Int64 = npt.NDArray[np.int64]
-UInt32 = npt.NDArray[np.uint32]
 ProblemKind = Literal[
     "shard",  # it is not there, or cannot be opened
     "index",  # its index is missing, stale or no index
@@ -61,16 +66,16 @@ ProblemKind = Literal[
     "note",  # worth knowing, and no damage
 ]
 PathLike = str | os.PathLike[str]
-
-
-# -------------------------------------------------------------------------- what an index says against what a tar holds
+_PART_BYTES = 1 << 20
+_LARGE_BYTES = 64 << 20
+_UNKNOWN_END = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One thing that is wrong with a shard, and where. ``offset`` counts in the tar, unpacked where it is compressed.
 
-    Example:
+    Examples:
         >>> print(Problem("data", "the bytes changed", "a.tar", key="0001", field="jpg", offset=512))
         the bytes changed (shard a.tar, key 0001, field jpg, byte 512)
     """
@@ -109,29 +114,7 @@ class Members:
 
 def indexed_members(index: ShardIndex) -> Members:
     """The members that an index knows, in the archive's order."""
-    parts = _long_parts(index.fields) if isinstance(index.fields, LongExtents) else _wide_parts(index)
-    rows, codes, offsets, sizes, crcs = (np.concatenate(arrays) for arrays in zip(_NO_PARTS, *parts, strict=True))
-    order = np.argsort(offsets, kind="stable")
-    columns = MemberColumns(rows[order], codes[order], offsets[order], sizes[order], crcs[order].astype(np.uint32))
-    return Members(index.key_list(0, len(index)), list(index.fields), columns, has_checksums(index))
-
-
-_NO_PARTS = (np.empty(0, np.int64),) * 5
-
-
-def _wide_parts(index: ShardIndex) -> list[tuple[Int64, ...]]:
-    parts: list[tuple[Int64, ...]] = []
-    for code, extents in enumerate(index.fields.values()):
-        rows = np.flatnonzero(extents.offset)
-        crcs = np.zeros(len(rows), np.int64) if extents.crc is None else extents.crc[rows].astype(np.int64)
-        offsets, sizes = extents.offset[rows].astype(np.int64), extents.size[rows].astype(np.int64)
-        parts.append((rows, np.full(len(rows), code), offsets, sizes, crcs))
-    return parts
-
-
-def _long_parts(long: LongExtents) -> list[tuple[Int64, ...]]:
-    crcs = np.zeros(len(long.codes), np.int64) if long.crc is None else long.crc.astype(np.int64)
-    return [(long.entry_rows, long.codes, long.offset.astype(np.int64), long.size.astype(np.int64), crcs)]
+    return Members(index.key_list(0, len(index)), list(index.fields), member_columns(index), has_checksums(index))
 
 
 def has_checksums(index: ShardIndex) -> bool:
@@ -159,7 +142,7 @@ def compare(url: str, expected: Members, found: Members, gaps: Sequence[Unreadab
 
 
 def _differing(
-    url: str, expected: Members, found: Members, ours: Int64, theirs: Int64, renamed: npt.NDArray[np.bool_]
+    url: str, expected: Members, found: Members, ours: IntArray, theirs: IntArray, renamed: npt.NDArray[np.bool_]
 ) -> Iterator[Problem]:
     """Members ``ours`` of the index and ``theirs`` of the tar, which start at the same bytes, pair by pair."""
     resized = expected.columns.sizes[ours] != found.columns.sizes[theirs]
@@ -168,16 +151,16 @@ def _differing(
         mine, other = int(ours[at]), int(theirs[at])
         if renamed[at]:
             names = (".".join(members.name(place)) for members, place in ((expected, mine), (found, other)))
-            yield _differs("name", "the shard has another member there", url, expected, mine, *names)
+            yield _difference("name", "the shard has another member there", url, expected, mine, *names)
         elif resized[at]:
             sizes = f"{expected.columns.sizes[mine]} bytes", str(found.columns.sizes[other])
-            yield _differs("size", "a member has another size than indexed", url, expected, mine, *sizes)
+            yield _difference("size", "a member has another size than indexed", url, expected, mine, *sizes)
         else:
             crcs = f"crc32 {expected.columns.crcs[mine]:08x}", f"{found.columns.crcs[other]:08x}"
-            yield _differs("data", "a member's bytes changed after they were written", url, expected, mine, *crcs)
+            yield _difference("data", "a member's bytes changed after they were written", url, expected, mine, *crcs)
 
 
-def _renamed(expected: Members, found: Members, ours: Int64, theirs: Int64) -> npt.NDArray[np.bool_]:
+def _renamed(expected: Members, found: Members, ours: IntArray, theirs: IntArray) -> npt.NDArray[np.bool_]:
     codes = {name: code for code, name in enumerate(expected.fields)}
     field_codes = np.array([codes.get(name, -1) for name in found.fields], np.int64)
     other_field = expected.columns.fields[ours] != field_codes[found.columns.fields[theirs]]
@@ -187,12 +170,14 @@ def _renamed(expected: Members, found: Members, ours: Int64, theirs: Int64) -> n
     return renamed
 
 
-def _differs(kind: ProblemKind, problem: str, url: str, members: Members, at: int, said: str, found: str) -> Problem:
+def _difference(kind: ProblemKind, problem: str, url: str, members: Members, at: int, said: str, found: str) -> Problem:
     key, field = members.name(at)
     return Problem(kind, problem, url, said, found, key, field, int(members.columns.offsets[at]))
 
 
-def _extra(url: str, expected: Members, found: Members, extra: Int64, lost: npt.NDArray[np.bool_]) -> Iterator[Problem]:
+def _extra(
+    url: str, expected: Members, found: Members, extra: IntArray, lost: npt.NDArray[np.bool_]
+) -> Iterator[Problem]:
     """Members that are not indexed, but for those inside a lost member: a tar in a tar, entered through its damage."""
     starts = expected.columns.offsets[lost]
     stops = starts + expected.columns.sizes[lost]
@@ -294,14 +279,8 @@ class BlockCheck:
         ]
 
 
-# --------------------------------------------------------- walk a whole shard over all damage, and gather what is there
-
-
-_LARGE = 64 << 20
-_END = 1 << 62
-
 _NO_NUMBERS = np.empty(0, np.int64)
-NO_MEMBERS = MemberColumns(_NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS, np.empty(0, np.uint32))
+_NO_MEMBERS = MemberColumns(_NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS, np.empty(0, np.uint32))
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +298,7 @@ class VerifyOptions:
     """Asked, by a shard's URL, who wants its members as they are met. Asked again when a walk has to begin anew."""
 
 
-_UNWATCHED = VerifyOptions()
+_DEFAULTS = VerifyOptions()
 
 
 def problem_of(kind: ProblemKind, url: str, error: ShoalError) -> Problem:
@@ -327,7 +306,7 @@ def problem_of(kind: ProblemKind, url: str, error: ShoalError) -> Problem:
     return Problem(kind, error.problem, url, expected, found, error.key, error.field, error.offset)
 
 
-class _BrokenStream(Exception):  # noqa: N818 - names the event
+class _BrokenStreamError(Exception):
     """Compressed data that cannot be read further. Not a TarError, so that no scan tries to go on behind it."""
 
     def __init__(self, error: TarError) -> None:
@@ -345,7 +324,7 @@ class _TeeReader:
         self._next = 0
 
     def at(self, position: int, length: int) -> bytes:
-        while self._next < position and self._show(self._next, min(position - self._next, _PART)):
+        while self._next < position and self._show(self._next, min(position - self._next, _PART_BYTES)):
             pass
         return self._show(position, length)
 
@@ -353,7 +332,7 @@ class _TeeReader:
         try:
             data = self._feed.at(position, length)
         except TarError as error:
-            raise _BrokenStream(error) from error
+            raise _BrokenStreamError(error) from error
         if position + len(data) > self._next:
             self._see(memoryview(data)[self._next - position :])
             self._next = position + len(data)
@@ -361,7 +340,7 @@ class _TeeReader:
 
     def drain(self) -> None:
         """Show the rest."""
-        while self._show(self._next, _PART):
+        while self._show(self._next, _PART_BYTES):
             pass
 
 
@@ -396,17 +375,9 @@ class ScanFindings:
 
     def scan(self, feed: Feed, start: int = 0) -> None:
         """Walk an archive, over all damage."""
-        large = None if self._options.decoders is not None else _LARGE
+        large = None if self._options.decoders is not None else _LARGE_BYTES
         options = ScanOptions(large_bytes=large, encoding=self._options.rule.encoding)
-        parts = scan(
-            feed,
-            options,
-            start=start,
-            skipped=self._skipped,
-            on_damage=lambda error: None,
-            on_no_marker=lambda text: self._told.setdefault("end", text),
-        )
-        for part in parts:
+        for part in scan(feed, options, start=start, skipped=self._skipped, on_damage=lambda error: None):
             self._take(part, feed)
 
     def _take(self, part: Chunk | UnreadableRange, feed: Feed) -> None:
@@ -464,12 +435,10 @@ class ScanFindings:
 
     def members(self) -> Members:
         """Every member that belongs to a sample."""
-        parts = [NO_MEMBERS, *self._parts]
-        rows, fields, offsets, sizes = (
-            np.concatenate([getattr(part, name) for part in parts]) for name in ("rows", "fields", "offsets", "sizes")
-        )
-        crcs: npt.NDArray[np.uint32] = np.concatenate([part.crcs for part in parts])
-        columns = MemberColumns(rows, fields, offsets, sizes, crcs)
+        columns = join_members([_NO_MEMBERS, *self._parts])
+        joined = join_samples(self._grouper.keys, columns)
+        if joined is not None:
+            return Members(joined.keys, list(self._grouper.fields), joined.members)
         return Members(self._grouper.keys, list(self._grouper.fields), columns)
 
     def notes(self, index: ShardIndex | None) -> list[Problem]:
@@ -482,7 +451,10 @@ class ScanFindings:
         ]
         returned = len(self._grouper.keys) - len(set(self._grouper.keys))
         if returned:
-            told.append(f"keys come back after other keys {returned} times: each time they make another sample")
+            told.append(
+                f"keys come back after other keys {returned} times: an index joins their members, or keeps samples of"
+                " one key apart that have the same fields; a stream raises InterleavedKeyError"
+            )
         if index is None:
             told.append("there is no index, so the members' bytes could not be compared with anything")
         elif not has_checksums(index):
@@ -493,24 +465,22 @@ class ScanFindings:
 def _crc_of(feed: Feed, offset: int, size: int) -> int:
     """The crc32 of a member too large to hold."""
     crc, at = 0, offset
-    while at < offset + size and (data := feed.at(at, min(_PART, offset + size - at))):
+    while at < offset + size and (data := feed.at(at, min(_PART_BYTES, offset + size - at))):
         crc = crc32(data, crc)
         at += len(data)
     return crc
 
 
-def walk(
+def _scan_shard(
     url: str, reader: ObjectReader, index: ShardIndex | None, options: VerifyOptions
 ) -> tuple[ScanFindings, BlockCheck]:
     compression = sniff(reader.read(0, BLOCK))
     seen, check = ScanFindings(url, options), BlockCheck(None if index is None else index.blocks)
-    tap = _TeeReader(
-        _feed(reader, compression, options), _watching(check, options if compression is None else _UNWATCHED)
-    )
+    tap = _TeeReader(_feed(reader, compression, options), _tee_to(check, options if compression is None else _DEFAULTS))
     try:
         seen.scan(tap)
         tap.drain()
-    except _BrokenStream as broken:
+    except _BrokenStreamError as broken:
         if (
             index is not None
             and compression is not None
@@ -518,15 +488,15 @@ def walk(
             and index.blocks.stored is not None
         ):
             blocks = index.blocks
-            again, check = _walk_blocks(url, CompressedBytes(reader, compression, blocks), blocks, options)
+            again, check = _scan_blocks(url, CompressedBytes(reader, compression, blocks), blocks, options)
             if again.gaps or check.damaged:
                 return again, check
             seen = again  # every block is sound, so what is broken is the stream's end, which no block holds
-        seen.gaps.append(UnreadableRange(seen.stop, _END, broken.error))
+        seen.gaps.append(UnreadableRange(seen.stop, _UNKNOWN_END, broken.error))
     return seen, check
 
 
-def _watching(check: BlockCheck, options: VerifyOptions) -> Callable[[memoryview], None]:
+def _tee_to(check: BlockCheck, options: VerifyOptions) -> Callable[[memoryview], None]:
     def see(data: memoryview) -> None:
         check.add(data)
         if options.on_bytes is not None:
@@ -538,10 +508,10 @@ def _watching(check: BlockCheck, options: VerifyOptions) -> Callable[[memoryview
 def _feed(reader: ObjectReader, compression: str | None, options: VerifyOptions) -> Feed:
     if compression is None:
         return ReaderFeed(reader)
-    return StreamFeed(decompressed(_Counted(reader, options.on_bytes), compression))
+    return StreamFeed(decompressed(_CountingStream(reader, options.on_bytes), compression))
 
 
-class _Counted:
+class _CountingStream:
     """An object's bytes in order, told of as they are read."""
 
     def __init__(self, reader: ObjectReader, on_bytes: Callable[[int], None] | None) -> None:
@@ -555,7 +525,7 @@ class _Counted:
         return data
 
 
-def _walk_blocks(
+def _scan_blocks(
     url: str, data: CompressedBytes, blocks: Blocks, options: VerifyOptions
 ) -> tuple[ScanFindings, BlockCheck]:
     """A compressed stream that is broken somewhere, block by block: each can be read alone."""
@@ -571,16 +541,6 @@ def _walk_blocks(
         check.add(memoryview(block))
         seen.scan(_BlockFeed(block, start), start)
     return seen, check
-
-
-# -------------------------------------------------------------------------------------------------------- verify shards
-
-
-# A shard is read once, in order, in bounded memory. Damage does not stop the walk: it goes on at the next sound header.
-# What was found is then compared with the index, member by member and block by block.
-
-_PART = 1 << 20
-_DEFAULTS = VerifyOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -609,7 +569,7 @@ def verify_shard(url: str, index: ShardIndex | None = None, options: VerifyOptio
     Without an index only the tar itself can be judged: its headers, its end, duplicate fields. With one, every member's
     name, size and checksum must be as indexed, and every byte between members too. Damage never raises.
 
-    Example:
+    Examples:
         >>> import shoal
         >>> from shoal.shard import verify_shard
         >>> with shoal.ShardWriter("memory://doc/verify/a-%06d.tar") as writer:
@@ -632,25 +592,22 @@ def verify_shard(url: str, index: ShardIndex | None = None, options: VerifyOptio
 
 
 def _verify_open(url: str, reader: ObjectReader, index: ShardIndex | None, options: VerifyOptions) -> ShardReport:
-    stale = _stale(url, reader, index)
-    seen, blocks = walk(url, reader, index, options)
+    stale = _stale_index(url, reader, index)
+    seen, blocks = _scan_shard(url, reader, index, options)
     found = seen.members()
     problems, notes = seen.problems, seen.notes(index)
-    expected = Members((), (), NO_MEMBERS, checked=False) if index is None else indexed_members(index)
+    expected = Members((), (), _NO_MEMBERS, checked=False) if index is None else indexed_members(index)
     differing, met = compare(url, expected, found, seen.gaps)
     if index is None or (stale and len(found) and not met):  # of another tar: only what this one itself says counts
         differing, _ = compare(url, found, found, seen.gaps)
     problems = [*stale, *problems, *differing, *duplicates(url, found)]
     problems += blocks.problems(url, problems) if met else []
     sha256 = _sha256(reader) if options.hashed else None
-    return ShardReport(url, len(found.keys), len(found), reader.info.size, _in_order(problems), tuple(notes), sha256)
+    problems.sort(key=lambda each: -1 if each.offset is None else each.offset)
+    return ShardReport(url, len(found.keys), len(found), reader.info.size, tuple(problems), tuple(notes), sha256)
 
 
-def _in_order(problems: Iterable[Problem]) -> tuple[Problem, ...]:
-    return tuple(sorted(problems, key=lambda each: -1 if each.offset is None else each.offset))
-
-
-def _stale(url: str, reader: ObjectReader, index: ShardIndex | None) -> list[Problem]:
+def _stale_index(url: str, reader: ObjectReader, index: ShardIndex | None) -> list[Problem]:
     if index is None:
         return []
     head = reader.read(0, BLOCK)
@@ -663,12 +620,9 @@ def _stale(url: str, reader: ObjectReader, index: ShardIndex | None) -> list[Pro
 
 def _sha256(reader: ObjectReader) -> str:
     digest = hashlib.sha256()
-    for start in range(0, reader.info.size, _PART):
-        digest.update(reader.read(start, start + _PART))
+    for start in range(0, reader.info.size, _PART_BYTES):
+        digest.update(reader.read(start, start + _PART_BYTES))
     return digest.hexdigest()
-
-
-# --------------------------------------------------------------------------------------------------------- the dataset
 
 
 def verify_dataset(
@@ -698,7 +652,7 @@ def verify_dataset(
         with ThreadPoolExecutor(workers, "shoal-verify") as pool:
             yield from pool.map(verified, located.shards)
     if manifest is not None and located.root is not None and split is None:
-        yield from _unlisted(located.root, {ref.url for ref in located.shards})
+        yield from _unlisted_tars(located.root, {ref.url for ref in located.shards})
 
 
 def _records(located: ShardList) -> dict[str, ShardRecord]:
@@ -743,7 +697,7 @@ def _against_manifest(report: ShardReport, record: ShardRecord) -> list[Problem]
     return problems
 
 
-def _unlisted(root: str, listed: set[str]) -> Iterator[ShardReport]:
+def _unlisted_tars(root: str, listed: set[str]) -> Iterator[ShardReport]:
     try:
         found = tars_below(root)
     except StoreError:  # every shard is gone, which the reports before have told; or nobody can list them

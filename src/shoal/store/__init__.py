@@ -17,16 +17,23 @@ from ._base import (
     ObjectInfo,
     ObjectReader,
     ObjectWriter,
-    ReadOnlyStore,
     RemoteReader,
-    RenamedReader,
     ScatterReader,
     Store,
     UpdatingStore,
 )
-from ._cache import CachedReader, CacheEntry, cache_dir, cache_entries, cached_reader, clear_cache
-from ._clients import HubAccess, hub_access
+from ._cache import (
+    CachedReader,
+    CacheEntry,
+    cache_dir,
+    cache_entries,
+    cached_reader,
+    clear_cache,
+    count_added,
+    mark_used,
+)
 from ._concurrency import submit
+from ._hub_access import HubAccess, hub_access
 from ._local import LocalStore
 from ._memory import MemoryStore
 from ._operations import (
@@ -39,6 +46,7 @@ from ._operations import (
     folders,
     get,
     get_many,
+    prefetch_small_object,
     put,
     put_many,
     stat,
@@ -47,10 +55,11 @@ from ._operations import (
 from ._operations import list_objects as list  # noqa: A004 - the verb everybody looks for: shoal.store.list_objects
 from ._options import CredentialProvider, StoreOptions, configure, configure_all, configured, options_for
 from ._pattern import expand_braces, expand_pattern, number_in_name, numbered_name
+from ._ranges import RangePlan, cut_range, plan_ranges
+from ._read_only import ReadOnlyStore, RenamedReader
 from ._readers import PrefetchedReader, PrefetchRange, StreamingReader, read_forward
 from ._registry import is_remote, no_such_path, register_store, store_for
-from ._requests import RangePlan, cut_range, plan_ranges
-from ._snapshot import StoreSnapshot, prefetch_small_object
+from ._snapshot import StoreSnapshot
 from ._statistics import OpLog, Statistics, op_log, statistics
 from ._url import base_name, join_url, local_path, parent_url, relative_url, scheme_of
 
@@ -99,6 +108,7 @@ __all__ = [
     "configure_all",
     "configured",
     "copy",
+    "count_added",
     "cut_range",
     "delete",
     "download",
@@ -113,6 +123,7 @@ __all__ = [
     "join_url",
     "list",
     "local_path",
+    "mark_used",
     "no_such_path",
     "number_in_name",
     "numbered_name",
@@ -141,7 +152,7 @@ _LAZY = {
     "HubFile": "_huggingface",
     "HubSnapshot": "_huggingface",
 }
-"""Loaded when first used, as in `store_for`."""
+"""Names whose modules import obstore, loaded on first use."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Clients and credentials of S3, Google Cloud Storage, Azure and Hugging Face."""
+"""Clients of obstore for S3, Google Cloud Storage, Azure, HTTP and the Hugging Face Hub, with their credentials."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
 
 from shoal.errors import AccessDeniedError, MissingExtraError, OptionError, ShoalError, StoreError
 
-from ._base import anew_in_child, enter_obstore
+from ._fork import enter_obstore, register_after_fork
+from ._hub_access import HUB_ENVIRONMENT, hub_headers
 from ._options import CredentialProvider, StoreOptions, options_for, refuse_secrets, shown
 from ._statistics import next_endpoint
 from ._url import OBJECT_STORES, scheme_of
@@ -29,23 +30,15 @@ from ._url import OBJECT_STORES, scheme_of
 __all__ = [
     "Address",
     "Clients",
-    "HubAccess",
     "address_of",
     "clients_for",
     "forget_clients",
-    "hub_access",
-    "hub_endpoint",
-    "hub_headers",
-    "hub_token",
     "s3_settings",
 ]
 
 
-# --------------------------------------------------------------------------------------------------- Clients of obstore
-
-
-_MOST_HELD = 64
-"""Signed HTTP URLs need a client each."""
+_MAX_CLIENTS = 64
+"""Clients that are cached: each signed HTTP URL needs one of its own."""
 _CONNECT_TIMEOUT = timedelta(seconds=5)
 
 
@@ -64,24 +57,24 @@ class Address:
 
 @dataclass(frozen=True)
 class Clients:
-    """Two clients for one bucket, and until when they are good."""
+    """Two clients for one bucket, and when their credentials expire."""
 
     once: Any = field(repr=False)
-    """Tries once: whoever uses it repeats, because it knows from where on."""
-    make_patient: Callable[[], Any] = field(repr=False)
+    """Tries once: the caller retries, because it knows from which byte on."""
+    make_retrying: Callable[[], Any] = field(repr=False)
     endpoint: str
     expires_at: datetime | None = None
 
     @functools.cached_property
-    def patient(self) -> Any:
-        """Repeats by itself: for writing and listing, which begin anew. Who only reads need not wait for it."""
-        return self.make_patient()
+    def retrying(self) -> Any:
+        """Retries by itself: for writing and listing, which start over. Created on first use."""
+        return self.make_retrying()
 
 
 def address_of(url: str) -> Address:
     """Take a URL apart. Raises StoreError for one without a bucket, or with credentials in it.
 
-    Example:
+    Examples:
         >>> address_of("s3://photos/train/a.tar").path
         'train/a.tar'
     """
@@ -99,61 +92,61 @@ def address_of(url: str) -> Address:
 
 
 _lock = threading.Lock()
-_HELD: OrderedDict[tuple[object, ...], Clients] = OrderedDict()
+_CACHED: OrderedDict[tuple[object, ...], Clients] = OrderedDict()
 
 
 def clients_for(url: str, address: Address, other_than: str | None = None) -> Clients:
-    """The clients that serve ``url`` in this process. Raises StoreError in a forked child that cannot have any.
+    """Return the clients for ``url``. Raises StoreError in a forked child that cannot have any.
 
-    Of several endpoints those of the next one, ``other_than`` the one named: ask once for each request.
+    With several endpoints each call returns clients of the next one, but not of ``other_than``: call once per request.
     """
     enter_obstore(shown(url))
     options = options_for(url)
     if options.endpoints:
         left = tuple(each for each in options.endpoints if each != other_than) or options.endpoints
-        options = _at(options, next_endpoint(left, options.balance))
-    key = _key(address, options)
+        options = _with_endpoint(options, next_endpoint(left, options.balance))
+    key = _cache_key(address, options)
     with _lock:
-        held = _HELD.get(key)
+        held = _CACHED.get(key)
         if held is not None and (held.expires_at is None or datetime.now(UTC) < held.expires_at):
-            _HELD.move_to_end(key)
+            _CACHED.move_to_end(key)
             return held
-        made = _HELD[key] = _made(address, options, shown(url))
-        while len(_HELD) > _MOST_HELD:
-            _HELD.popitem(last=False)
+        made = _CACHED[key] = _make_clients(address, options, shown(url))
+        while len(_CACHED) > _MAX_CLIENTS:
+            _CACHED.popitem(last=False)
         return made
 
 
 def forget_clients(url: str, address: Address) -> bool:
-    """Make new clients, with new credentials, when next asked; return whether there is somebody to ask for them."""
+    """Drop the cached clients of ``url``; return whether new ones may get new credentials."""
     options = options_for(url)
     with _lock:
-        for each in [_at(options, endpoint) for endpoint in options.endpoints] or [options]:
-            _HELD.pop(_key(address, each), None)
+        for each in [_with_endpoint(options, endpoint) for endpoint in options.endpoints] or [options]:
+            _CACHED.pop(_cache_key(address, each), None)
     return address.kind == "s3" or options_for(url).credential_provider is not None
 
 
-def _at(options: StoreOptions, endpoint: str) -> StoreOptions:
+def _with_endpoint(options: StoreOptions, endpoint: str) -> StoreOptions:
     return replace(options, endpoint=endpoint, endpoints=())
 
 
-def _key(address: Address, options: StoreOptions) -> tuple[object, ...]:
+def _cache_key(address: Address, options: StoreOptions) -> tuple[object, ...]:
     facts: tuple[object, ...] = (address.root, address.query, options)
-    read = {"s3": ENVIRONMENT, "hf": HUB_ENVIRONMENT}.get(address.kind, ())
+    read = {"s3": AWS_ENVIRONMENT, "hf": HUB_ENVIRONMENT}.get(address.kind, ())
     return (*facts, *(os.environ.get(name) for name in read))
 
 
-def _renew() -> None:
-    """Clients of the parent are dead here, and its lock may be held."""
+def _reset_after_fork() -> None:
+    """Clients of the parent do not work in the child, and its lock may be held."""
     global _lock  # noqa: PLW0603 - the child's own
     _lock = threading.Lock()
-    _HELD.clear()
+    _CACHED.clear()
 
 
-anew_in_child(_renew)
+register_after_fork(_reset_after_fork)
 
 
-def _made(address: Address, options: StoreOptions, url: str) -> Clients:
+def _make_clients(address: Address, options: StoreOptions, url: str) -> Clients:
     make = {"s3": _s3, "gs": _gs, "az": _az, "http": _http, "hf": _hf}[address.kind]
     try:
         return make(address, options)
@@ -173,8 +166,8 @@ def _s3(address: Address, options: StoreOptions) -> Clients:
     if settings.anonymous:
         given["skip_signature"] = True
     elif settings.provider is not None:
-        given["credential_provider"] = _whole(settings.provider)
-    return _pair(S3Store, address.bucket, given, options, settings.endpoint or "s3.amazonaws.com")
+        given["credential_provider"] = _with_expiry(settings.provider)
+    return _make_pair(S3Store, address.bucket, given, options, settings.endpoint or "s3.amazonaws.com")
 
 
 def _gs(address: Address, options: StoreOptions) -> Clients:
@@ -182,8 +175,8 @@ def _gs(address: Address, options: StoreOptions) -> Clients:
     if options.endpoint is not None:
         given["base_url"] = options.endpoint
     if options.credential_provider is not None:
-        given["credential_provider"] = _whole(options.credential_provider)
-    return _pair(GCSStore, address.bucket, given, options, options.endpoint or "storage.googleapis.com")
+        given["credential_provider"] = _with_expiry(options.credential_provider)
+    return _make_pair(GCSStore, address.bucket, given, options, options.endpoint or "storage.googleapis.com")
 
 
 def _az(address: Address, options: StoreOptions) -> Clients:
@@ -199,24 +192,26 @@ def _az(address: Address, options: StoreOptions) -> Clients:
     if options.endpoint is not None:
         given["endpoint"] = options.endpoint
     if options.credential_provider is not None:
-        given["credential_provider"] = _whole(options.credential_provider)
-    return _pair(AzureStore, address.bucket, given, options, options.endpoint or f"{account}.blob.core.windows.net")
+        given["credential_provider"] = _with_expiry(options.credential_provider)
+    return _make_pair(
+        AzureStore, address.bucket, given, options, options.endpoint or f"{account}.blob.core.windows.net"
+    )
 
 
 def _http(address: Address, options: StoreOptions) -> Clients:
-    told = options.credential_provider() if options.credential_provider is not None else {}
+    provided = options.credential_provider() if options.credential_provider is not None else {}
     # The query belongs to the whole URL, and obstore keeps that of the base: the name is all path.
     base = f"{address.root}?{address.query}" if address.query else address.root
-    clients = _pair(HTTPStore, base, {}, options, address.root, told.get("headers"))
-    return replace(clients, expires_at=told.get("expires_at"))
+    clients = _make_pair(HTTPStore, base, {}, options, address.root, provided.get("headers"))
+    return replace(clients, expires_at=provided.get("expires_at"))
 
 
 def _hf(address: Address, options: StoreOptions) -> Clients:
     # Where the hub sends a reader on to another host, the client leaves the token behind.
-    return _pair(HTTPStore, address.root, {}, options, address.root, hub_headers(options, os.environ))
+    return _make_pair(HTTPStore, address.root, {}, options, address.root, hub_headers(options, os.environ))
 
 
-def _pair(
+def _make_pair(
     kind: Any,
     name: str,
     given: dict[str, Any],
@@ -230,27 +225,24 @@ def _pair(
     client["allow_http"] = endpoint.startswith("http://")
     if headers is not None:
         client["default_headers"] = dict(headers)
-    patience = {"max_retries": options.retries, "retry_timeout": total * (options.retries + 1)}
+    retries = {"max_retries": options.retries, "retry_timeout": total * (options.retries + 1)}
     make = functools.partial(kind, name, client_options=client, **given)
-    return Clients(make(retry_config={"max_retries": 0}), functools.partial(make, retry_config=patience), endpoint)
+    return Clients(make(retry_config={"max_retries": 0}), functools.partial(make, retry_config=retries), endpoint)
 
 
-def _whole(provider: CredentialProvider) -> CredentialProvider:
-    """What obstore wants to hear, also from a provider that leaves out what does not apply."""
+def _with_expiry(provider: CredentialProvider) -> CredentialProvider:
+    """Wrap a provider that may leave out ``expires_at``, which obstore requires."""
 
     def ask() -> Mapping[str, Any]:
-        told = dict(provider())
-        if not told:
+        credentials = dict(provider())
+        if not credentials:
             raise AccessDeniedError("the credential provider gave nothing")
-        return {"expires_at": None, **told}
+        return {"expires_at": None, **credentials}
 
     return ask
 
 
-# ------------------------------------------------------------------------------------------------------ settings of AWS
-
-
-ENVIRONMENT = (
+AWS_ENVIRONMENT = (
     "AWS_ACCESS_KEY_ID",
     "AWS_SECRET_ACCESS_KEY",
     "AWS_SESSION_TOKEN",
@@ -263,16 +255,16 @@ ENVIRONMENT = (
     "AWS_CONFIG_FILE",
     "AWS_SHARED_CREDENTIALS_FILE",
 )
-"""What a client depends on: when one of these changes, it is another client."""
+"""Variables that an S3 client depends on: when one of them changes, a new client is made."""
 
-_REREAD = timedelta(minutes=15)
-"""Keys in a file may be replaced there while we run."""
-_PROCESS_TIMEOUT = 60
+_REREAD_AFTER = timedelta(minutes=15)
+"""Keys in a file may be replaced there while the process runs."""
+_PROCESS_TIMEOUT_S = 60
 
 
 @dataclass(frozen=True, slots=True)
 class S3Settings:
-    """What is known of how to reach S3; None where obstore's own chain (container, instance) has to find out."""
+    """Settings of S3; None where obstore's own chain (container, instance) has to find them."""
 
     endpoint: str | None
     region: str | None
@@ -330,26 +322,26 @@ def _from_file(name: str, environ: Mapping[str, str]) -> dict[str, Any]:
         "access_key_id": profile["aws_access_key_id"],
         "secret_access_key": profile["aws_secret_access_key"],
         "token": profile.get("aws_session_token"),
-        "expires_at": datetime.now(UTC) + _REREAD,
+        "expires_at": datetime.now(UTC) + _REREAD_AFTER,
     }
 
 
 def _from_process(command: str) -> dict[str, Any]:
     done = subprocess.run(  # noqa: S603 - the user's own config names it, and no shell sees it
-        shlex.split(command), capture_output=True, check=True, timeout=_PROCESS_TIMEOUT
+        shlex.split(command), capture_output=True, check=True, timeout=_PROCESS_TIMEOUT_S
     )
-    told = json.loads(done.stdout)
-    expires = told.get("Expiration")
+    document = json.loads(done.stdout)
+    expires = document.get("Expiration")
     return {
-        "access_key_id": told["AccessKeyId"],
-        "secret_access_key": told["SecretAccessKey"],
-        "token": told.get("SessionToken"),
+        "access_key_id": document["AccessKeyId"],
+        "secret_access_key": document["SecretAccessKey"],
+        "token": document.get("SessionToken"),
         "expires_at": datetime.fromisoformat(expires) if expires else None,
     }
 
 
 def _from_boto3(name: str) -> CredentialProvider:
-    """Roles and single sign-on are conversations with AWS that boto3 knows how to have."""
+    """Return a provider for roles and single sign-on, which only boto3 implements."""
     try:
         boto3: Any = importlib.import_module("boto3")  # ships no types
     except ImportError:
@@ -364,14 +356,14 @@ def _from_boto3(name: str) -> CredentialProvider:
             "access_key_id": keys.access_key,
             "secret_access_key": keys.secret_key,
             "token": keys.token,
-            "expires_at": datetime.now(UTC) + _REREAD,  # boto3 renews them in time, and is asked again
+            "expires_at": datetime.now(UTC) + _REREAD_AFTER,  # boto3 renews them in time, and is asked again
         }
 
     return ask
 
 
 def _profile(name: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """What both files say of a profile; the credentials file has the last word."""
+    """Return a profile's settings from both files; those of the credentials file win."""
     config = environ.get("AWS_CONFIG_FILE") or "~/.aws/config"
     credentials = environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials"
     section = name if name == "default" else f"profile {name}"
@@ -385,89 +377,3 @@ def _section(path: str, section: str) -> dict[str, str]:
     except configparser.Error:
         raise StoreError("the AWS config file cannot be read", found=path) from None  # its text may hold keys
     return dict(parser.items(section)) if parser.has_section(section) else {}
-
-
-# ------------------------------------------------------------------- where the Hugging Face Hub is and who we are there
-
-
-# The token goes into a header and nowhere else.
-
-HUB_ENVIRONMENT = (
-    "HF_ENDPOINT",
-    "HF_TOKEN",
-    "HUGGING_FACE_HUB_TOKEN",
-    "HF_TOKEN_PATH",
-    "HF_HOME",
-    "XDG_CACHE_HOME",
-    "HF_HUB_DISABLE_IMPLICIT_TOKEN",
-)
-"""What huggingface_hub reads too."""
-_PUBLIC = "https://huggingface.co"
-
-
-@dataclass(frozen=True, slots=True)
-class HubAccess:
-    """How a Hugging Face repository is reached: for other clients that should reach the same one as the same user."""
-
-    endpoint: str
-    token: str | None = field(repr=False)
-
-
-def hub_access(url: str = "hf://") -> HubAccess:
-    """How the repository at an ``hf://`` URL is reached, by `configure`, the environment and `hf auth login`.
-
-    Example:
-        >>> from shoal.store import configure
-        >>> _ = configure("hf://datasets/lab", endpoint="https://hub.example.org", anonymous=True)
-        >>> hub_access("hf://datasets/lab/pets")
-        HubAccess(endpoint='https://hub.example.org')
-    """
-    options = options_for(url)
-    return HubAccess(hub_endpoint(options, os.environ), hub_token(options, os.environ))
-
-
-def hub_endpoint(options: StoreOptions, environment: Mapping[str, str]) -> str:
-    """The hub's address: the one configured, that of HF_ENDPOINT, or the public one.
-
-    Example:
-        >>> hub_endpoint(StoreOptions(), {"HF_ENDPOINT": "https://hub.example.org/"})
-        'https://hub.example.org'
-    """
-    return (options.endpoint or environment.get("HF_ENDPOINT") or _PUBLIC).rstrip("/")
-
-
-def hub_headers(options: StoreOptions, environment: Mapping[str, str]) -> dict[str, str]:
-    """What goes with every request to the hub. Raises AccessDeniedError for a provider that gives no token."""
-    token = hub_token(options, environment)
-    return {"Authorization": f"Bearer {token}"} if token else {}
-
-
-def hub_token(options: StoreOptions, environment: Mapping[str, str]) -> str | None:
-    """The token: of the provider, of HF_TOKEN, or of the file where `hf auth login` keeps it; None for nobody.
-
-    Example:
-        >>> hub_token(StoreOptions(), {"HF_TOKEN": "hf_1234"}), hub_token(StoreOptions(anonymous=True), {})
-        ('hf_1234', None)
-    """
-    if options.anonymous:
-        return None
-    if options.credential_provider is not None:
-        token = options.credential_provider().get("token")
-        if not isinstance(token, str) or not token:
-            raise AccessDeniedError("the credential provider gave no token", expected="{'token': 'hf_...'}")
-        return token
-    if environment.get("HF_HUB_DISABLE_IMPLICIT_TOKEN", "").upper() in ("1", "ON", "YES", "TRUE"):
-        return None
-    named = environment.get("HF_TOKEN") or environment.get("HUGGING_FACE_HUB_TOKEN")
-    return (named or _kept(environment)).strip() or None
-
-
-def _kept(environment: Mapping[str, str]) -> str:
-    cache = environment.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
-    home = environment.get("HF_HOME") or os.path.join(cache, "huggingface")
-    path = os.path.expanduser(environment.get("HF_TOKEN_PATH") or os.path.join(home, "token"))
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.read()
-    except OSError:
-        return ""

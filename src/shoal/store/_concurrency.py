@@ -1,4 +1,4 @@
-"""The limit of requests in flight, and the thread pool that stores share."""
+"""Limits on requests in flight, and the thread pool that all stores share."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from typing import TypeVar
 
-from ._base import anew_in_child
+from ._fork import register_after_fork
 
-__all__ = ["ConcurrencyLimit", "each_done", "hold_all", "run_all", "submit"]
+__all__ = ["ConcurrencyLimit", "acquire_all", "each_done", "run_all", "submit"]
 
 _T = TypeVar("_T")
 _A = TypeVar("_A")
-_THREADS = 64
+_MAX_THREADS = 64
 _lock = threading.Lock()
 _pool: ThreadPoolExecutor | None = None
-_here = threading.local()
+_thread_state = threading.local()
 
 
 class ConcurrencyLimit:
-    """A bound on what goes on at once; who waits longest goes first, so large takers are not starved by small ones."""
+    """Fair semaphore with weights: waiters are served in order, so large requests are not starved."""
 
     def __init__(self, limit: int) -> None:
         self._lock = threading.Lock()
@@ -33,7 +33,7 @@ class ConcurrencyLimit:
 
     @contextmanager
     def hold(self, count: int = 1) -> Iterator[None]:
-        """Wait for ``count`` places and keep them; more than there are is all of them."""
+        """Hold ``count`` slots; all slots if there are fewer."""
         count = min(count, self.limit)
         self._take(count)
         try:
@@ -42,10 +42,10 @@ class ConcurrencyLimit:
             self._give_back(count)
 
     def take_share(self, most: int) -> int:
-        """Take up to ``most`` places for long, and return how many: all shares together are at most half of the places.
+        """Reserve up to ``most`` slots for a long stream and return how many, which may be 0.
 
-        So there are always places for short requests, and a share waits only for such: nobody waits in a circle. When
-        half of them are taken there is none to be had.
+        All streams together get at most half of the slots, so short requests always have some, and waiting for a share
+        cannot be a deadlock.
         """
         with self._lock:
             count = min(most, self.limit // 2 - self._shared)
@@ -56,7 +56,7 @@ class ConcurrencyLimit:
         return count
 
     def give_back_share(self, count: int) -> None:
-        """Return the places that `take_share` gave."""
+        """Return the slots that `take_share` reserved."""
         with self._lock:
             self._shared -= count
         self._give_back(count)
@@ -75,7 +75,7 @@ class ConcurrencyLimit:
             raise
 
     def _withdraw(self, count: int, turn: threading.Event) -> None:
-        """Ctrl-C while waiting: the place in the queue, or the places just given, must not be lost."""
+        """Leave the queue after Ctrl-C, or give back slots that were just granted."""
         with self._lock:
             if not turn.is_set():
                 self._waiting.remove((count, turn))
@@ -92,42 +92,42 @@ class ConcurrencyLimit:
 
 
 @contextmanager
-def hold_all(gates: Sequence[ConcurrencyLimit], count: int = 1) -> Iterator[None]:
-    """Hold places at each gate, taken in the order given: it must be the same order for everybody."""
+def acquire_all(limits: Sequence[ConcurrencyLimit], count: int = 1) -> Iterator[None]:
+    """Hold slots of every limit. Acquired in the given order, which must be the same for all callers."""
     with ExitStack() as stack:
-        for gate in gates:
-            stack.enter_context(gate.hold(count))
+        for limit in limits:
+            stack.enter_context(limit.hold(count))
         yield
 
 
 def submit(work: Callable[[], _T]) -> Future[_T]:
-    """Run on another thread. Work must not itself wait for work that it submits: threads could run out.
+    """Run ``work`` on the shared thread pool. It must not wait for work that it submits: threads could run out.
 
-    `run_all` is no such wait: on one of these threads it does everything itself.
+    `run_all` is safe: on a thread of the pool it runs everything inline.
     """
     global _pool  # noqa: PLW0603 - one for the process, made when first needed
     with _lock:
         if _pool is None:
-            _pool = ThreadPoolExecutor(_THREADS, "shoal-store", _mark_thread)
+            _pool = ThreadPoolExecutor(_MAX_THREADS, "shoal-store", _mark_thread)
         return _pool.submit(work)
 
 
 def _mark_thread() -> None:
-    _here.is_ours = True
+    _thread_state.is_pool_thread = True
 
 
-def _renew() -> None:
-    """The child has none of the threads."""
+def _reset_after_fork() -> None:
+    """Drop the pool: the child has none of its threads."""
     global _lock, _pool
     _lock, _pool = threading.Lock(), None
 
 
-anew_in_child(_renew)
+register_after_fork(_reset_after_fork)
 
 
 def run_all(works: Sequence[Callable[[], _T]]) -> list[_T]:
-    """All results, in order; the first error cancels what has not begun."""
-    if len(works) == 1 or getattr(_here, "is_ours", False):
+    """Run all in parallel and return the results in order; the first error cancels those that have not started."""
+    if len(works) == 1 or getattr(_thread_state, "is_pool_thread", False):
         return [work() for work in works]
     futures = [submit(work) for work in works]
     try:
@@ -138,9 +138,9 @@ def run_all(works: Sequence[Callable[[], _T]]) -> list[_T]:
 
 
 def each_done(work: Callable[[_A], _T], items: Iterable[_A], at_once: int) -> Iterator[tuple[_A, _T]]:
-    """Each item with its result, as they are done, never more than ``at_once`` begun; an error ends it.
+    """Yield each item with its result as it finishes, with at most ``at_once`` running; an error ends the iteration.
 
-    The threads are its own, so that ``work`` may make parallel requests.
+    It has threads of its own, so ``work`` may call `run_all`.
     """
     running: dict[Future[_T], _A] = {}
     with ThreadPoolExecutor(at_once, "shoal-store-each") as pool:

@@ -1,7 +1,7 @@
-"""The one place where obstore's errors become ours; nothing of what they say is passed on unread.
+"""Translation of obstore's errors into shoal's.
 
-obstore's texts hold whole requests and answers, and those may hold signatures. So only facts are taken from them: the
-kind, the HTTP status, the service's own code.
+obstore's messages contain complete requests and responses, which may contain signatures. Only the kind of error, the
+HTTP status and the service's error code are taken from them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import re
 from dataclasses import dataclass
 
-from obstore import exceptions as foreign
+from obstore import exceptions
 
 from shoal.errors import (
     AccessDeniedError,
@@ -23,15 +23,15 @@ from shoal.errors import (
 
 from ._options import options_for, shown
 
-__all__ = ["FOREIGN", "Failure", "code_in", "failure_of", "our_error", "short_answer"]
+__all__ = ["OBSTORE_ERRORS", "Failure", "failure_of", "parse_error_code", "translate_failure", "truncated_response"]
 
-FOREIGN: tuple[type[Exception], ...] = (foreign.BaseError, OSError, ValueError)
-"""What a call of obstore may raise."""
+OBSTORE_ERRORS: tuple[type[Exception], ...] = (exceptions.BaseError, OSError, ValueError)
+"""Errors that a call of obstore may raise."""
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _KIND = re.compile(r"HttpError \{\s*kind: (\w+)")
-_PASSING = frozenset({408, 429, 500, 502, 503, 504})
+_TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
 _THROTTLED = frozenset({429, 503})
 _DENIED_CODES = frozenset(
     {
@@ -53,7 +53,7 @@ _NO_CREDENTIALS = (
     "/latest/meta-data",
     "metadata.google.internal",
 )
-"""Where a machine in the cloud asks for its own credentials; elsewhere nobody answers."""
+"""Metadata services of cloud machines: a failed request to one means that no credentials were found."""
 _BROKEN = {
     "Connect": "the server cannot be reached",
     "Timeout": "the server did not answer in time",
@@ -65,7 +65,7 @@ _BROKEN = {
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What is known of a request that failed."""
+    """Facts about a failed request."""
 
     kind: str
     """The name of obstore's error."""
@@ -82,7 +82,7 @@ class Failure:
         """Whether the same request may succeed later."""
         if self.no_credentials:
             return False
-        return self.status in _PASSING if self.status is not None else self.broken not in (None, "Decode")
+        return self.status in _TRANSIENT if self.status is not None else self.broken not in (None, "Decode")
 
     @property
     def throttled(self) -> bool:
@@ -108,10 +108,10 @@ class Failure:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """The facts in an error of obstore.
+    """Return the facts in an error of obstore.
 
-    Example:
-        >>> failure_of(foreign.GenericError("non-2xx status code: 503 Slow Down <Code>SlowDown</Code>")).summary
+    Examples:
+        >>> failure_of(exceptions.GenericError("non-2xx status code: 503 Slow Down <Code>SlowDown</Code>")).summary
         '503 SlowDown'
     """
     text = str(error)
@@ -128,24 +128,24 @@ def failure_of(error: BaseException) -> Failure:
     )
 
 
-def code_in(body: bytes) -> str | None:
-    """The service's own word in an answer that was no success.
+def parse_error_code(body: bytes) -> str | None:
+    """Return the service's error code in the body of an error response, or None.
 
-    Example:
-        >>> code_in(b"<Error><Code>NoSuchKey</Code></Error>")
+    Examples:
+        >>> parse_error_code(b"<Error><Code>NoSuchKey</Code></Error>")
         'NoSuchKey'
     """
     found = _CODE.search(body.decode(errors="replace"))
     return None if found is None else found[1]
 
 
-def short_answer() -> Failure:
-    """An answer that ended before all bytes had come, though the server said it was whole."""
+def truncated_response() -> Failure:
+    """Return the failure for a response that ended early though the server did not report an error."""
     return Failure("ShortAnswer", broken="Interrupted")
 
 
-def our_error(failure: Failure, url: str, *, attempts: int = 1) -> StoreError:
-    """The error of ours that says this."""
+def translate_failure(failure: Failure, url: str, *, attempts: int = 1) -> StoreError:
+    """Return the error to raise for a failed request."""
     place = shown(url)
     tried = f"{attempts} attempts" if attempts > 1 else None
     if failure.code == "NoSuchBucket":
@@ -187,12 +187,12 @@ def _denied(failure: Failure, place: str) -> StoreError:
 
 
 def _endpoint_of(url: str) -> str | None:
-    """Where a URL's service was looked for, as far as somebody said so."""
+    """Return the configured endpoint of a URL, or None."""
     options = options_for(url)
-    said = options.endpoint or ", ".join(options.endpoints)
-    if not said and url.startswith(("s3://", "s3a://")):
-        said = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
-    return said or None
+    endpoint = options.endpoint or ", ".join(options.endpoints)
+    if not endpoint and url.startswith(("s3://", "s3a://")):
+        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+    return endpoint or None
 
 
 def _reason(failure: Failure) -> str:

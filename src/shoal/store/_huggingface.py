@@ -1,7 +1,7 @@
-"""Files of Hugging Face repositories by ``hf://`` URLs.
+"""Files of Hugging Face repositories, by ``hf://datasets/org/name@revision/path``.
 
-One listing tells the size of every file, so nothing is asked of a file before its bytes are. What is listed is one
-commit, and its files are read at that commit: a push meanwhile is seen when the repository is opened again.
+One listing has the size of every file, so opening a file takes no request. A listing is of one commit, and its files
+are read at that commit: a later push is seen when the repository is opened again.
 """
 
 from __future__ import annotations
@@ -25,78 +25,152 @@ import msgspec
 
 from shoal.errors import ObjectNotFoundError, StoreError
 
-from ._base import ObjectInfo, ObjectReader, ObjectWriter, anew_in_child
-from ._clients import Address, hub_endpoint, hub_headers
-from ._concurrency import hold_all
+from ._base import ObjectInfo, ObjectReader, ObjectWriter
+from ._clients import Address
+from ._concurrency import acquire_all
 from ._error_mapping import Failure
+from ._fork import register_after_fork
 from ._http import failure_of_answer
+from ._hub_access import hub_endpoint, hub_headers
 from ._obstore import ObstoreReader
-from ._options import gates_for, options_for
-from ._requests import ObjectVersion, Place, RequestFailed, RetryBudget, fetch, wait_turn
+from ._options import concurrency_limits_for, options_for
+from ._requests import ObjectLocation, ObjectVersion, RequestError, RetryBudget, fetch, wait_for_rate_limit
 from ._statistics import request
 
 __all__ = ["HubFile", "HubSnapshot", "HubStore", "repository_of"]
 
 
-# ------------------------------------------ files of Hugging Face repositories, by hf://datasets/org/name@revision/path
-
-
-_GOOD_FOR = 5.0
-"""Seconds for which a branch is taken to be where it was: opening a dataset asks several times in a row."""
-_MOST_HELD = 16
-_SMALL = 1 << 20
+_MAX_AGE_S = 5.0
+"""A listing is taken to be current for this long: opening a dataset needs it several times in a row."""
+_MAX_CACHED = 16
+_MAX_SMALL_FILE_BYTES = 1 << 20
+_KINDS = {"datasets": "datasets/", "models": "", "spaces": "spaces/"}
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_NEXT = re.compile(r'<([^>]+)>\s*;\s*rel="?next"?')
+_REF = re.compile(r"@(refs/(?:pr|convert)/[^/]+|[^/]*)")
+_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*")
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class Repository:
+    """A repository at a revision, and the URL of its root."""
+
+    kind: str
+    """``datasets``, ``models`` or ``spaces``."""
+    name: str
+    revision: str
+    prefix: str
+    """The URL of its root, as it was written."""
+
+    @property
+    def web_path(self) -> str:
+        """The path of its files on the server."""
+        return f"{_KINDS[self.kind]}{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class HubFile:
+    """A file of a repository: ``oid`` is the sha256 of a large one, and git's hash of others."""
+
+    path: str
+    size: int
+    oid: str
+    is_large: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HubSnapshot:
+    """All files of a repository at one commit."""
+
+    commit: str
+    files: Mapping[str, HubFile]
+
+
+def repository_of(url: str) -> tuple[Repository, str]:
+    """The repository that an ``hf://`` URL names, and the path in it. Raises StoreError.
+
+    As huggingface_hub reads them, ``hf://org/name`` without ``datasets/`` is a model; ``@`` names a revision, in which
+    a slash is ``%2F``.
+
+    Examples:
+        >>> repository, path = repository_of("hf://datasets/org/pets@v1/train/0.tar")
+        >>> repository.name, repository.revision, path
+        ('org/pets', 'v1', 'train/0.tar')
+    """
+    rest = url[len("hf://") :]
+    kind = rest.partition("/")[0]
+    kind, rest = (kind, rest[len(kind) + 1 :]) if kind in _KINDS else ("models", rest)
+    owner, _, rest = rest.partition("/")
+    name = re.split(r"[@/]", rest, maxsplit=1)[0]
+    after = rest[len(name) :]
+    told = _REF.match(after)
+    path = after[told.end() :] if told else after
+    if not owner or not name or (told and not told[1]):
+        raise StoreError("the URL names no repository", expected="hf://datasets/org/name@revision/path", found=url)
+    if not _NAME.fullmatch(owner) or not _NAME.fullmatch(name):
+        raise ObjectNotFoundError("a repository cannot have this name", found=url)
+    revision = told[1].replace("%2F", "/").replace("%2f", "/") if told else "main"
+    prefix = url[: len(url) - len(path)] if path else url
+    return Repository(kind, f"{owner}/{name}", revision, prefix), path.strip("/")
+
+
+def _locate_file(repository: Repository, commit: str, path: str, url: str) -> ObjectLocation:
+    """Return the location of a file's bytes at a commit, where they never change."""
+    options = options_for(url)
+    root = hub_endpoint(options, os.environ)
+    return ObjectLocation(url, Address("hf", root, f"{repository.web_path}/resolve/{commit}/{path}", ""), options)
+
+
+@dataclass(frozen=True, slots=True)
+class _Listing:
     snapshot: HubSnapshot
-    asked: float
+    requested_at: float
 
     @property
     def is_old(self) -> bool:
-        return time.monotonic() - self.asked > _GOOD_FOR
+        return time.monotonic() - self.requested_at > _MAX_AGE_S
 
 
 _lock = threading.Lock()
-_HELD: OrderedDict[tuple[str, ...], _Held] = OrderedDict()
+_LISTINGS: OrderedDict[tuple[str, ...], _Listing] = OrderedDict()
 _SMALL_FILES: OrderedDict[str, bytes] = OrderedDict()
 """Small files by their address at a commit, which never change."""
 
 
-def _renew() -> None:
-    """The child's own; what was listed stays true."""
+def _reset_after_fork() -> None:
+    """Replace the lock, which may be held; listings stay valid."""
     global _lock  # noqa: PLW0603
     _lock = threading.Lock()
 
 
-anew_in_child(_renew)
+register_after_fork(_reset_after_fork)
 
 
 def _snapshot_of(repository: Repository, *, fresh: bool = True) -> HubSnapshot:
-    """What a repository holds: as of at most a few seconds ago, or, unless ``fresh``, of when it was last asked."""
-    key = _key(repository)
-    held = _HELD.get(key)
+    """Return the files of a repository, from at most a few seconds ago or, unless ``fresh``, from the last listing."""
+    key = _cache_key(repository)
+    held = _LISTINGS.get(key)
     if held is None or (fresh and held.is_old):
-        with _lock:  # one asks, the others wait for it
-            held = _HELD.get(key)
+        with _lock:  # one thread requests it, the others wait
+            held = _LISTINGS.get(key)
             if held is None or (fresh and held.is_old):
-                held = _HELD[key] = _asked(repository, held)
-                _HELD.move_to_end(key)
-            while len(_HELD) > _MOST_HELD:
-                _HELD.popitem(last=False)
+                held = _LISTINGS[key] = _refresh(repository, held)
+                _LISTINGS.move_to_end(key)
+            while len(_LISTINGS) > _MAX_CACHED:
+                _LISTINGS.popitem(last=False)
     return held.snapshot
 
 
-def _asked(repository: Repository, held: _Held | None) -> _Held:
-    """The commit is asked for again, the files of a commit never."""
-    commit, now = commit_of(repository), time.monotonic()
+def _refresh(repository: Repository, held: _Listing | None) -> _Listing:
+    """Request the commit, and its files only if it is another one."""
+    commit, now = _commit_of(repository), time.monotonic()
     if held is not None and held.snapshot.commit == commit:
-        return _Held(held.snapshot, now)
-    return _Held(HubSnapshot(commit, {file.path: file for file in files_of(repository, commit)}), now)
+        return _Listing(held.snapshot, now)
+    return _Listing(HubSnapshot(commit, {file.path: file for file in _files_of(repository, commit)}), now)
 
 
-def _key(repository: Repository) -> tuple[str, ...]:
-    """What one user may see, another may not."""
+def _cache_key(repository: Repository) -> tuple[str, ...]:
+    """Return the cache key of a listing; the token is part of it, because users see different repositories."""
     options = options_for(repository.prefix)
     user = hashlib.sha256(str(hub_headers(options, os.environ)).encode()).hexdigest()
     return (hub_endpoint(options, os.environ), user, repository.kind, repository.name, repository.revision)
@@ -106,34 +180,34 @@ class HubStore:
     """Files under ``hf://``, for reading. They are written by ``shoal.hub.push_to_hub``, as commits."""
 
     def snapshot(self, url: str) -> HubSnapshot:
-        """All files of a repository, at the commit where its revision is now or was a few seconds ago.
+        """Return all files of a repository, at the commit of its revision now or a few seconds ago.
 
-        Raises ObjectNotFoundError for a repository or a revision that is not there, or not to be seen without a token.
+        Raises ObjectNotFoundError for a repository or a revision that does not exist or needs a token.
         """
         return _snapshot_of(repository_of(url)[0])
 
     def forget(self, url: str) -> None:
-        """Ask anew when next needed: for whoever has just changed the repository."""
+        """Drop the listings of a repository, because it was just changed."""
         repository, _ = repository_of(url)
         with _lock:
-            for key in [key for key in _HELD if key[2:4] == (repository.kind, repository.name)]:
-                del _HELD[key]
+            for key in [key for key in _LISTINGS if key[2:4] == (repository.kind, repository.name)]:
+                del _LISTINGS[key]
 
     def info(self, url: str) -> ObjectInfo:
-        file, _ = _found(url)
+        file, _ = _find_file(url)
         return ObjectInfo(url, file.size, file.oid)
 
     def open(self, url: str) -> ObjectReader:
-        file, place = _found(url)
-        return ObstoreReader(place, ObjectVersion(file.size, file.oid, None))
+        file, location = _find_file(url)
+        return ObstoreReader(location, ObjectVersion(file.size, file.oid, None))
 
     def read_all(self, url: str) -> bytes:
-        file, place = _found(url)
-        if file.size > place.options.part_size:
-            return ObstoreReader(place, ObjectVersion(file.size, file.oid, None)).read(0, file.size)
-        if file.size > _SMALL:
-            return fetch(place, 0, None, ObjectVersion(file.size, file.oid, None)).data
-        return _small(file, place)
+        file, location = _find_file(url)
+        if file.size > location.options.part_size:
+            return ObstoreReader(location, ObjectVersion(file.size, file.oid, None)).read(0, file.size)
+        if file.size > _MAX_SMALL_FILE_BYTES:
+            return fetch(location, 0, None, ObjectVersion(file.size, file.oid, None)).data
+        return _read_small(file, location)
 
     def list(self, url: str, depth: int | None = None) -> Iterator[ObjectInfo]:
         repository, folder = repository_of(url)
@@ -167,27 +241,27 @@ class HubStore:
         _refuse(url)
 
 
-def _found(url: str) -> tuple[HubFile, Place]:
-    """A file as it was listed, and where its bytes are. Raises ObjectNotFoundError."""
+def _find_file(url: str) -> tuple[HubFile, ObjectLocation]:
+    """Return a file of the listing, and the location of its bytes. Raises ObjectNotFoundError."""
     repository, path = repository_of(url)
     snapshot = _snapshot_of(repository, fresh=False)
     if path not in snapshot.files:
-        snapshot = _snapshot_of(repository)  # it may have come since
+        snapshot = _snapshot_of(repository)  # it may be newer than the listing
     file = snapshot.files.get(path)
     if file is None:
         raise ObjectNotFoundError("no such file in the repository", found=url)
-    return file, place_in(repository, snapshot.commit, path, url)
+    return file, _locate_file(repository, snapshot.commit, path, url)
 
 
-def _small(file: HubFile, place: Place) -> bytes:
-    """A manifest is read by whoever opens a dataset, a split of it, or its card: it is fetched once."""
-    key = f"{place.address.root}/{place.address.path}"
+def _read_small(file: HubFile, location: ObjectLocation) -> bytes:
+    """Read a small file through the cache: opening a dataset, a split or a card reads the same manifest."""
+    key = f"{location.address.root}/{location.address.path}"
     held = _SMALL_FILES.get(key)
     if held is None:
-        held = fetch(place, 0, None, ObjectVersion(file.size, file.oid, None)).data if file.size else b""
+        held = fetch(location, 0, None, ObjectVersion(file.size, file.oid, None)).data if file.size else b""
         with _lock:
             _SMALL_FILES[key] = held
-            while len(_SMALL_FILES) > _MOST_HELD:
+            while len(_SMALL_FILES) > _MAX_CACHED:
                 _SMALL_FILES.popitem(last=False)
     return held
 
@@ -198,107 +272,22 @@ def _refuse(url: str) -> NoReturn:
     )
 
 
-# ------------------------------------------------------------------------- what a Hugging Face Hub says of a repository
-
-
-# The standard library asks, because it shows the headers: where the next page is, how long to wait after a 429.
-
-_KINDS = {"datasets": "datasets/", "models": "", "spaces": "spaces/"}
-_COMMIT = re.compile(r"[0-9a-f]{40}")
-_NEXT = re.compile(r'<([^>]+)>\s*;\s*rel="?next"?')
-_REF = re.compile(r"@(refs/(?:pr|convert)/[^/]+|[^/]*)")
-_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*")
-
-
-@dataclass(frozen=True, slots=True)
-class Repository:
-    """A repository at a revision, and the text by which a URL names it."""
-
-    kind: str
-    """``datasets``, ``models`` or ``spaces``."""
-    name: str
-    revision: str
-    prefix: str
-    """The URL of its root, as it was written."""
-
-    @property
-    def web_path(self) -> str:
-        """Where its files are on the server."""
-        return f"{_KINDS[self.kind]}{self.name}"
-
-
-@dataclass(frozen=True, slots=True)
-class HubFile:
-    """A file of a repository: ``oid`` is the sha256 of a large one, and git's hash of others."""
-
-    path: str
-    size: int
-    oid: str
-    is_large: bool
-
-
-@dataclass(frozen=True, slots=True)
-class HubSnapshot:
-    """All files of a repository at one commit."""
-
-    commit: str
-    files: Mapping[str, HubFile]
-
-
-def repository_of(url: str) -> tuple[Repository, str]:
-    """The repository that an ``hf://`` URL names, and the path in it. Raises StoreError.
-
-    As huggingface_hub reads them, ``hf://org/name`` without ``datasets/`` is a model; ``@`` names a revision, in which
-    a slash is ``%2F``.
-
-    Example:
-        >>> repository, path = repository_of("hf://datasets/org/pets@v1/train/0.tar")
-        >>> repository.name, repository.revision, path
-        ('org/pets', 'v1', 'train/0.tar')
-    """
-    rest = url[len("hf://") :]
-    kind = rest.partition("/")[0]
-    kind, rest = (kind, rest[len(kind) + 1 :]) if kind in _KINDS else ("models", rest)
-    owner, _, rest = rest.partition("/")
-    name = re.split(r"[@/]", rest, maxsplit=1)[0]
-    after = rest[len(name) :]
-    told = _REF.match(after)
-    path = after[told.end() :] if told else after
-    if not owner or not name or (told and not told[1]):
-        raise StoreError("the URL names no repository", expected="hf://datasets/org/name@revision/path", found=url)
-    if not _NAME.fullmatch(owner) or not _NAME.fullmatch(name):
-        raise ObjectNotFoundError("a repository cannot have this name", found=url)
-    revision = told[1].replace("%2F", "/").replace("%2f", "/") if told else "main"
-    prefix = url[: len(url) - len(path)] if path else url
-    return Repository(kind, f"{owner}/{name}", revision, prefix), path.strip("/")
-
-
-def place_in(repository: Repository, commit: str, path: str, url: str) -> Place:
-    """Where a file's bytes are asked for. At a commit, so they are the same for ever."""
-    options = options_for(url)
-    root = hub_endpoint(options, os.environ)
-    return Place(url, Address("hf", root, f"{repository.web_path}/resolve/{commit}/{path}", ""), options)
-
-
-# ------------------------------------------------------------------------------------------------------------ questions
-
-
-def commit_of(repository: Repository) -> str:
-    """The commit that the revision stands for now; nothing is asked of one that is a commit."""
+def _commit_of(repository: Repository) -> str:
+    """Return the commit of the revision; no request if the revision is a commit itself."""
     if _COMMIT.fullmatch(repository.revision):
         return repository.revision
-    answer, _ = _ask(repository, f"revision/{quote(repository.revision, safe='')}?expand=sha")
+    answer, _ = _request(repository, f"revision/{quote(repository.revision, safe='')}?expand=sha")
     return str(answer["sha"])
 
 
-def files_of(repository: Repository, commit: str) -> Iterator[HubFile]:
-    """Every file at a commit, page by page."""
+def _files_of(repository: Repository, commit: str) -> Iterator[HubFile]:
+    """Yield every file at a commit, page by page."""
     address: str | None = f"tree/{commit}?recursive=true&expand=false"
     while address is not None:
-        entries, headers = _ask(repository, address)
+        entries, headers = _request(repository, address)
         yield from (_file(entry) for entry in entries if entry["type"] == "file")
         told = _NEXT.search(headers.get("Link", ""))
-        address = _below_api(repository, told[1]) if told else None
+        address = _api_path(repository, told[1]) if told else None
 
 
 def _file(entry: Mapping[str, Any]) -> HubFile:
@@ -306,52 +295,58 @@ def _file(entry: Mapping[str, Any]) -> HubFile:
     return HubFile(entry["path"], entry["size"], (large or entry)["oid"], large is not None)
 
 
-def _below_api(repository: Repository, link: str) -> str:
-    """The part of a link that follows the repository: the token is sent to the hub only, whatever the answer says."""
+def _api_path(repository: Repository, link: str) -> str:
+    """Return the part of a link after the repository, so that the token is never sent to another host."""
     parts = urlsplit(link)
     return f"{parts.path.partition(f'/{repository.name}/')[2]}?{parts.query}"
 
 
-def _ask(repository: Repository, what: str) -> tuple[Any, Message]:
+def _request(repository: Repository, what: str) -> tuple[Any, Message]:
+    """Send a request to the hub's API by urllib, which shows the headers: the next page, the wait after a 429."""
     url = repository.prefix
     options = options_for(url)
     root = hub_endpoint(options, os.environ)
-    place = Place(url, Address("hf", root, "", ""), options)
-    patience = RetryBudget(place)
+    location = ObjectLocation(url, Address("hf", root, "", ""), options)
+    budget = RetryBudget(location)
     while True:
-        wait_turn(root)
+        wait_for_rate_limit(root)
         try:
-            return _once(f"{root}/api/{repository.kind}/{repository.name}/{what}", place, retry=patience.attempts > 0)
-        except RequestFailed as failed:
-            if (known := _known_error(failed.failure, repository)) is not None:
+            return _request_once(
+                f"{root}/api/{repository.kind}/{repository.name}/{what}", location, retry=budget.attempts > 0
+            )
+        except RequestError as failed:
+            if (known := _hub_error(failed.failure, repository)) is not None:
                 raise known from None
-            patience.give_up_or_wait(failed.failure)
+            budget.give_up_or_wait(failed.failure)
 
 
-def _once(address: str, place: Place, *, retry: bool) -> tuple[Any, Message]:
-    """The document and the headers of one answer. Raises RequestFailed."""
+def _request_once(address: str, location: ObjectLocation, *, retry: bool) -> tuple[Any, Message]:
+    """Return document and headers of one response. Raises RequestError."""
     asked = urllib.request.Request(address)  # noqa: S310 - http(s) only
-    for name, value in hub_headers(place.options, os.environ).items():
+    for name, value in hub_headers(location.options, os.environ).items():
         asked.add_unredirected_header(name, value)
-    with hold_all(gates_for(place.url)), request("LIST", place.url, place.address.root, retry=retry):
+    with (
+        acquire_all(concurrency_limits_for(location.url)),
+        request("LIST", location.url, location.address.root, retry=retry),
+    ):
         try:
-            with urllib.request.urlopen(asked, timeout=place.options.timeout) as answer:  # noqa: S310 - http(s) only
+            with urllib.request.urlopen(asked, timeout=location.options.timeout) as answer:  # noqa: S310 - http(s) only
                 return msgspec.json.decode(answer.read()), answer.headers
         except urllib.error.HTTPError as error:
             with error:
-                raise RequestFailed(failure_of_answer(error.code, error.headers)) from None
+                raise RequestError(failure_of_answer(error.code, error.headers)) from None
         except TimeoutError:
-            raise RequestFailed(Failure("Timeout", broken="Timeout")) from None
+            raise RequestError(Failure("Timeout", broken="Timeout")) from None
         except urllib.error.URLError:
-            raise RequestFailed(Failure("Broken", broken="Connect")) from None
+            raise RequestError(Failure("Broken", broken="Connect")) from None
         except (OSError, HTTPException):
-            raise RequestFailed(Failure("Broken", broken="Interrupted")) from None
+            raise RequestError(Failure("Broken", broken="Interrupted")) from None
         except msgspec.DecodeError:
-            raise RequestFailed(Failure("Broken", broken="Decode")) from None
+            raise RequestError(Failure("Broken", broken="Decode")) from None
 
 
-def _known_error(failure: Failure, repository: Repository) -> StoreError | None:
-    """What the hub's own words mean."""
+def _hub_error(failure: Failure, repository: Repository) -> StoreError | None:
+    """Return the error for the hub's own error codes, or None."""
     url = repository.prefix
     if failure.code == "RepoNotFound":
         hint = "check the name; for a private one set HF_TOKEN, or log in with `hf auth login`"

@@ -1,4 +1,4 @@
-"""The local disk."""
+"""The store of local files."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from ._url import join_url, local_path
 
 __all__ = ["LocalStore"]
 
-# One pread moves at most 2 GiB on Linux, whatever is asked.
-_MOST_AT_ONCE = 1 << 30
-_MOST_PARTS = 1024  # IOV_MAX of Linux and macOS
-# Where one call fills a whole aligned mebibyte of a file, Linux looks for as much free memory in one piece, and making
-# room for that took longer than writing. Calls of half as much took a quarter longer.
-_WHOLE = 1 << 20
-_PAGE = 4096
+# One pread returns at most 2 GiB on Linux.
+_MAX_READ_BYTES = 1 << 30
+_MAX_PARTS = 1024  # IOV_MAX of Linux and macOS
+# When one call fills an aligned mebibyte of a file, Linux looks for as much contiguous free memory, and compacting
+# memory for that took longer than writing. Calls of half that size took a quarter longer.
+_LARGE_PAGE_BYTES = 1 << 20
+_PAGE_BYTES = 4096
 
 
 @contextlib.contextmanager
 def _translated(url: str) -> Iterator[None]:
-    """The one place where the operating system's errors become ours."""
+    """Translate errors of the operating system."""
     try:
         yield
     except StoreError:
         raise
     except (OSError, ValueError) as error:
-        raise _ours(error, url) from error
+        raise _translate(error, url) from error
 
 
-def _ours(error: OSError | ValueError, url: str) -> StoreError:
+def _translate(error: OSError | ValueError, url: str) -> StoreError:
     if isinstance(error, NotADirectoryError):
         return ObjectNotFoundError("a part of the path is a file, not a folder", found=url, hint="check the path")
     if isinstance(error, FileNotFoundError):
@@ -59,10 +59,10 @@ class LocalReader:
         if length <= 0:
             return b""
         try:
-            data = os.pread(self._descriptor, min(length, _MOST_AT_ONCE), start)
+            data = os.pread(self._descriptor, min(length, _MAX_READ_BYTES), start)
             return data if len(data) == length or not data else self._read_on(data, start, start + length)
         except OSError as error:
-            raise _ours(error, self.info.url) from error
+            raise _translate(error, self.info.url) from error
 
     def read_many(self, starts: Sequence[int], stops: Sequence[int]) -> list[bytes]:
         pread, descriptor = os.pread, self._descriptor
@@ -77,17 +77,17 @@ class LocalReader:
     def read_into(self, start: int, parts: Sequence[memoryview]) -> int:
         size = sum(map(len, parts))
         try:
-            if len(parts) <= _MOST_PARTS and os.preadv(self._descriptor, parts, start) == size:
+            if len(parts) <= _MAX_PARTS and os.preadv(self._descriptor, parts, start) == size:
                 return 0
             done = 0
-            for at in range(0, len(parts), _MOST_PARTS):
-                few = parts[at : at + _MOST_PARTS]
+            for at in range(0, len(parts), _MAX_PARTS):
+                few = parts[at : at + _MAX_PARTS]
                 got = self._fill(start + done, few)
                 done += got
                 if got < sum(map(len, few)):
                     break
         except OSError as error:
-            raise _ours(error, self.info.url) from error
+            raise _translate(error, self.info.url) from error
         return size - done
 
     def _fill(self, start: int, parts: Sequence[memoryview]) -> int:
@@ -102,7 +102,7 @@ class LocalReader:
         """A signal, or a range over the limit of one call, cut the read short."""
         parts = [first]
         at = start + len(first)
-        while at < stop and (part := os.pread(self._descriptor, min(stop - at, _MOST_AT_ONCE), at)):
+        while at < stop and (part := os.pread(self._descriptor, min(stop - at, _MAX_READ_BYTES), at)):
             parts.append(part)
             at += len(part)
         return b"".join(parts)
@@ -139,7 +139,7 @@ class LocalWriter:
         if self._file is None:
             folder = os.path.dirname(self._path) or "."
             os.makedirs(folder, exist_ok=True)
-            # A name that no glob for shards matches, and that says what it is if a crash leaves it behind.
+            # Not matched by shard globs; recognisable as a temporary file after a crash.
             name = f".{os.path.basename(self._path)}.{secrets.token_hex(8)}.partial"
             self._temporary = os.path.join(folder, name)
             self._file = open(self._temporary, "xb", buffering=0)  # noqa: SIM115 - closed by commit or abort
@@ -172,7 +172,7 @@ class LocalWriter:
 
 def _write_pieces(file: BinaryIO, data: memoryview, position: int) -> None:
     while data:
-        most = -position % _WHOLE + _WHOLE - _PAGE
+        most = -position % _LARGE_PAGE_BYTES + _LARGE_PAGE_BYTES - _PAGE_BYTES
         written = file.write(data[:most])
         data, position = data[written:], position + written
 

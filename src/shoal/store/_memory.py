@@ -1,4 +1,4 @@
-"""A dictionary of this process, for tests, examples and notebooks."""
+"""The store in memory, for tests, examples and notebooks."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class MemoryStore:
             self._objects[url] = (before + data, str(next(self._versions)))
 
     def update(self, url: str, change: Callable[[bytes | None], bytes]) -> None:
-        while True:  # as long as others come between, so each time one of us has come to an end
+        while True:  # repeated only if another thread has finished its update
             held = self._objects.get(url)
             data = bytes(change(None if held is None else held[0]))
             with self._lock:
@@ -126,5 +126,5 @@ class MemoryStore:
 
 
 def _folder(url: str) -> str:
-    """What the names of all objects below ``url`` start with."""
+    """Return the prefix of all objects below ``url``."""
     return url if url.endswith("://") else url.rstrip("/") + "/"

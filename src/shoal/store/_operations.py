@@ -1,11 +1,11 @@
-"""Operations by URL: get, put, list, copy, upload and download."""
+"""Functions by URL: get, put, list, copy, upload and download."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -16,6 +16,7 @@ from ._concurrency import each_done
 from ._options import shown
 from ._pattern import expand_pattern
 from ._registry import store_for
+from ._snapshot import StoreSnapshot, current_snapshot
 from ._url import base_name, join_url, relative_url, scheme_of
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "get",
     "get_many",
     "list_objects",
+    "prefetch_small_object",
     "put",
     "put_many",
     "stat",
@@ -36,20 +38,17 @@ __all__ = [
 ]
 
 _T = TypeVar("_T")
+_MAX_REQUESTS = 32
+_MAX_TRANSFERS = 8
+_PIECE_BYTES = 16 << 20
 Progress = Callable[["Transferred"], None]
 """Called with what has been done so far, after every few megabytes and every object; one call at a time."""
-
-
-# ------------------------------------------------------------------------------------------------ everyday verbs by URL
-
-
-_REQUESTS_AT_ONCE = 32
 
 
 def get(url: str) -> bytes:
     """All bytes of an object; a large one comes in parallel parts. Raises ObjectNotFoundError.
 
-    Example:
+    Examples:
         >>> _ = put("memory://verbs/a.txt", b"hello")
         >>> get("memory://verbs/a.txt")
         b'hello'
@@ -57,10 +56,27 @@ def get(url: str) -> bytes:
     return store_for(url).read_all(url)
 
 
+@contextmanager
+def prefetch_small_object(url: str) -> Iterator[None]:
+    """Read a small object of an object store on another thread, for reads of it inside the ``with`` block.
+
+    Examples:
+        >>> from shoal.store import store_for
+        >>> _ = store_for("memory://early/a").write_all("memory://early/a", b"0123")
+        >>> with prefetch_small_object("memory://early/a"):
+        ...     store_for("memory://early/a").read_all("memory://early/a")
+        b'0123'
+    """
+    snapshot = current_snapshot() or StoreSnapshot()
+    snapshot.begin(url, get)
+    with snapshot.active():
+        yield
+
+
 def put(url: str, data: bytes | bytearray | memoryview) -> ObjectInfo:
     """Store an object, replacing what was there in one step.
 
-    Example:
+    Examples:
         >>> put("memory://verbs/b.txt", b"hello").size
         5
     """
@@ -70,7 +86,7 @@ def put(url: str, data: bytes | bytearray | memoryview) -> ObjectInfo:
 def stat(url: str) -> ObjectInfo:
     """Size and version of an object, without reading it. Raises ObjectNotFoundError.
 
-    Example:
+    Examples:
         >>> _ = put("memory://verbs/c.txt", b"hello")
         >>> stat("memory://verbs/c.txt").size
         5
@@ -81,7 +97,7 @@ def stat(url: str) -> ObjectInfo:
 def exists(url: str) -> bool:
     """Whether there is an object, or a folder with objects below it. Other failures are raised.
 
-    Example:
+    Examples:
         >>> exists("memory://verbs/nothing.txt")
         False
     """
@@ -102,7 +118,7 @@ def list_objects(url: str, depth: int | None = None) -> list[ObjectInfo]:
 
     With ``depth`` 1 only those in the folder, with 2 one level more, and so on.
 
-    Example:
+    Examples:
         >>> from shoal import store
         >>> _ = store.put("memory://listed/a/b.txt", b"")
         >>> [info.url for info in store.list("memory://listed")]
@@ -123,7 +139,7 @@ def folders(url: str, depth: int = 1) -> list[str]:
 
     They are what ``list(url, depth)`` stops at. A bucket has a folder where a name has a slash.
 
-    Example:
+    Examples:
         >>> _ = put("memory://sorted/a.txt", b""), put("memory://sorted/b/c/d.txt", b"")
         >>> folders("memory://sorted"), folders("memory://sorted", 2)
         (['memory://sorted/b/'], ['memory://sorted/b/c/'])
@@ -136,7 +152,7 @@ def folders(url: str, depth: int = 1) -> list[str]:
 
 
 def _folders_of(objects: Iterable[ObjectInfo], url: str, depth: int) -> set[str]:
-    """Where the store only lists objects: what their names begin with."""
+    """Derive folders from the names of objects, for a store that lists only objects."""
     parts = [relative_url(info.url, url).split("/") for info in objects]
     return {join_url(url, *path[:depth]) for path in parts if len(path) > depth}
 
@@ -146,7 +162,7 @@ def delete(url: str, *, recursive: bool = False) -> int:
 
     Raises ObjectNotFoundError when there was nothing: a wrong name should not look like work done.
 
-    Example:
+    Examples:
         >>> _ = put("memory://gone/a/1", b""), put("memory://gone/a/2", b"")
         >>> delete("memory://gone/a", recursive=True)
         2
@@ -159,34 +175,34 @@ def delete(url: str, *, recursive: bool = False) -> int:
     found = [info.url for info in list_objects(url)]
     if not found:
         raise ObjectNotFoundError("nothing lies there", found=shown(url))
-    return sum(1 for _ in each_done(store.delete, found, _REQUESTS_AT_ONCE))
+    return sum(1 for _ in each_done(store.delete, found, _MAX_REQUESTS))
 
 
-def get_many(urls: Iterable[str], *, at_once: int = _REQUESTS_AT_ONCE) -> list[bytes]:
+def get_many(urls: Iterable[str], *, at_once: int = _MAX_REQUESTS) -> list[bytes]:
     """All bytes of several objects, in the order of ``urls``.
 
-    Example:
+    Examples:
         >>> _ = put_many([("memory://many/1", b"one"), ("memory://many/2", b"two")])
         >>> get_many(["memory://many/2", "memory://many/1"])
         [b'two', b'one']
     """
     wanted = list(enumerate(urls))
-    done = each_done(lambda item: get(item[1]), wanted, _checked(at_once))
+    done = each_done(lambda item: get(item[1]), wanted, _check_at_once(at_once))
     return _in_order((number, data) for (number, _), data in done)
 
 
-def put_many(items: Iterable[tuple[str, bytes]], *, at_once: int = _REQUESTS_AT_ONCE) -> list[ObjectInfo]:
+def put_many(items: Iterable[tuple[str, bytes]], *, at_once: int = _MAX_REQUESTS) -> list[ObjectInfo]:
     """Store several objects, given as pairs of URL and bytes, which may come from a generator.
 
-    Example:
+    Examples:
         >>> [info.size for info in put_many([("memory://many/3", b"three")])]
         [5]
     """
-    done = each_done(lambda item: put(*item[1]), enumerate(items), _checked(at_once))
+    done = each_done(lambda item: put(*item[1]), enumerate(items), _check_at_once(at_once))
     return _in_order((number, info) for (number, _), info in done)
 
 
-def _checked(at_once: int) -> int:
+def _check_at_once(at_once: int) -> int:
     if at_once < 1:
         raise OptionError("at_once is too small", expected="at least 1", found=at_once)
     return at_once
@@ -194,13 +210,6 @@ def _checked(at_once: int) -> int:
 
 def _in_order(results: Iterable[tuple[int, _T]]) -> list[_T]:
     return [result for _, result in sorted(results, key=lambda pair: pair[0])]
-
-
-# ------------------------------------------------- whole objects and folders from one store to another, several at once
-
-
-_TRANSFERS_AT_ONCE = 8
-_STEP = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,13 +227,13 @@ def upload(
     target: str,
     *,
     progress: Progress | None = None,
-    at_once: int = _TRANSFERS_AT_ONCE,
+    at_once: int = _MAX_TRANSFERS,
 ) -> Transferred:
     """Copy local files, folders and patterns of them below the URL ``target``.
 
     A folder's files keep their path below it; a file goes by its name. Raises ObjectNotFoundError if there is none.
 
-    Example:
+    Examples:
         >>> import pathlib
         >>> pathlib.Path("photos").mkdir()
         >>> _ = pathlib.Path("photos/1.txt").write_text("one")
@@ -232,21 +241,21 @@ def upload(
         1
     """
     given = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
-    found = [url for source in given for url in _expanded(os.fspath(source))]
+    found = [url for source in given for url in _expand(os.fspath(source))]
     for url in found:
         if scheme_of(url) != "file":
             raise OptionError(
                 "only local files are uploaded", found=shown(url), hint="shoal.store.copy copies between stores"
             )
-    return _run([pair for url in found for pair in _pairs(url, target, into=True)], target, progress, at_once)
+    return _transfer([pair for url in found for pair in _pairs(url, target, into=True)], progress, at_once)
 
 
 def download(
-    url: str, folder: str | os.PathLike[str], *, progress: Progress | None = None, at_once: int = _TRANSFERS_AT_ONCE
+    url: str, folder: str | os.PathLike[str], *, progress: Progress | None = None, at_once: int = _MAX_TRANSFERS
 ) -> Transferred:
     """Copy an object, everything below a folder, or what a pattern names, into a local folder.
 
-    Example:
+    Examples:
         >>> _ = store_for("memory://d").write_all("memory://d/a/1.txt", b"one")
         >>> download("memory://d", "copy").bytes
         3
@@ -258,33 +267,29 @@ def download(
         raise OptionError(
             "only a local folder is downloaded to", found=shown(target), hint="shoal.store.copy copies between stores"
         )
-    return _run(
-        [pair for each in _expanded(url) for pair in _pairs(each, target, into=True)], target, progress, at_once
-    )
+    return _transfer([pair for each in _expand(url) for pair in _pairs(each, target, into=True)], progress, at_once)
 
 
-def copy(
-    source: str, target: str, *, progress: Progress | None = None, at_once: int = _TRANSFERS_AT_ONCE
-) -> Transferred:
+def copy(source: str, target: str, *, progress: Progress | None = None, at_once: int = _MAX_TRANSFERS) -> Transferred:
     """Copy an object to the URL ``target``, or everything below a folder to below it.
 
     An object whose target ends with ``/`` keeps its name. Inside one bucket the bytes do not come here. Raises
     ObjectNotFoundError when there is nothing.
 
-    Example:
+    Examples:
         >>> _ = store_for("memory://c").write_all("memory://c/a.txt", b"one")
         >>> copy("memory://c/a.txt", "memory://c/b.txt")
         Transferred(objects=1, bytes=3, objects_in_all=1, bytes_in_all=3)
     """
-    return _run(_pairs(source, target, into=target.endswith("/")), target, progress, at_once)
+    return _transfer(_pairs(source, target, into=target.endswith("/")), progress, at_once)
 
 
-def _expanded(source: str) -> list[str]:
+def _expand(source: str) -> list[str]:
     return expand_pattern(source) if any(mark in source for mark in "*?[{") else [source]
 
 
 def _pairs(source: str, target: str, *, into: bool) -> list[tuple[ObjectInfo, str]]:
-    """What is copied, and to where."""
+    """Return the objects to copy, each with its target."""
     store = store_for(source)
     if not source.endswith("/") and not store.is_folder(source):
         return [(store.info(source), join_url(target, base_name(source.partition("?")[0])) if into else target)]
@@ -295,15 +300,15 @@ def _pairs(source: str, target: str, *, into: bool) -> list[tuple[ObjectInfo, st
 
 
 def _inside(path: str, url: str) -> str:
-    """A name from a store must not lead out of the folder it is copied to."""
+    """Return the path. Raises UnsafeNameError if it leads out of the target folder."""
     parts = path.replace("\\", "/").split("/")
     if ".." in parts or path.startswith("/") or (os.name == "nt" and ":" in parts[0]):
         raise UnsafeNameError("the name leads out of the folder", found=shown(url))
     return path
 
 
-class _Count:
-    """How far it is, told by several threads."""
+class _ProgressCounter:
+    """Progress of a transfer. Thread-safe."""
 
     def __init__(self, pairs: list[tuple[ObjectInfo, str]], progress: Progress | None) -> None:
         self._lock = threading.Lock()
@@ -322,16 +327,14 @@ class _Count:
         return Transferred(self._objects, self._bytes, *self._all)
 
 
-def _run(pairs: list[tuple[ObjectInfo, str]], target: str, progress: Progress | None, at_once: int) -> Transferred:
-    if at_once < 1:
-        raise OptionError("at_once is too small", expected="at least 1", found=at_once)
-    count = _Count(pairs, progress)
-    for _ in each_done(lambda pair: _copy_one(*pair, count), pairs, at_once):
+def _transfer(pairs: list[tuple[ObjectInfo, str]], progress: Progress | None, at_once: int) -> Transferred:
+    count = _ProgressCounter(pairs, progress)
+    for _ in each_done(lambda pair: _copy_one(*pair, count), pairs, _check_at_once(at_once)):
         pass
     return count.now()
 
 
-def _copy_one(info: ObjectInfo, target: str, count: _Count) -> None:
+def _copy_one(info: ObjectInfo, target: str, count: _ProgressCounter) -> None:
     source, store = store_for(info.url), store_for(target)
     if isinstance(source, CopyingStore) and source.can_copy(info.url, target):
         source.copy(info.url, target)
@@ -340,12 +343,12 @@ def _copy_one(info: ObjectInfo, target: str, count: _Count) -> None:
     _stream(source, info, store, target, count)
 
 
-def _stream(source: Store, info: ObjectInfo, store: Store, target: str, count: _Count) -> None:
+def _stream(source: Store, info: ObjectInfo, store: Store, target: str, count: _ProgressCounter) -> None:
     writer = store.create(target)
     try:
         with closing(source.open(info.url)) as reader:
-            for start in range(0, reader.info.size, _STEP):
-                data = reader.read(start, min(start + _STEP, reader.info.size))
+            for start in range(0, reader.info.size, _PIECE_BYTES):
+                data = reader.read(start, min(start + _PIECE_BYTES, reader.info.size))
                 writer.write(data)
                 count.add(0, len(data))
         writer.commit()

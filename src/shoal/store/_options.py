@@ -1,4 +1,4 @@
-"""How a store is reached: options by URL prefix. What is secret is never among them, only who knows it."""
+"""Options of stores by URL prefix. Secrets are never options; a credential provider returns them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any, Literal
 
 from shoal.errors import OptionError, StoreError
 
-from ._base import anew_in_child
 from ._concurrency import ConcurrencyLimit
+from ._fork import register_after_fork
 from ._url import scheme_of
 
 __all__ = [
     "CredentialProvider",
     "StoreOptions",
+    "concurrency_limits_for",
     "configure",
     "configure_all",
     "configured",
-    "gates_for",
     "options_for",
     "refuse_secrets",
     "shown",
@@ -36,16 +36,14 @@ For ``s3://``: ``access_key_id``, ``secret_access_key``, and ``token`` for tempo
 
 _SECRET = re.compile(r"secret|password|token|access_?key|account_?key|sas|credential(?!_provider)", re.IGNORECASE)
 _NO_SECRETS = "pass credential_provider=, a function that returns them; or set them in the environment or a profile"
-
-
-_LEAST = {"max_in_flight": 1, "timeout": 0.001, "retries": 0, "part_size": 5 << 20, "cache_bytes": 0}
+_MINIMUM = {"max_in_flight": 1, "timeout": 0.001, "retries": 0, "part_size": 5 << 20, "cache_bytes": 0}
 
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
     """How the objects below a URL prefix are reached. See `configure`.
 
-    Example:
+    Examples:
         >>> StoreOptions(endpoint="http://127.0.0.1:9000", timeout=10).retries
         5
     """
@@ -77,12 +75,12 @@ class StoreOptions:
     cache: Literal["blocks", "shards"] | None = None
     """What of the shards that are read is kept on the local disk: what was read, or whole shards."""
     cache_bytes: int = 64 << 30
-    """What the cache may take on disk; what was not used for longest leaves."""
+    """What the cache folder may take on disk in all; what was not used for longest leaves."""
 
     def __post_init__(self) -> None:
         if self.cache not in (None, "blocks", "shards"):
             raise OptionError("cache is not one of its values", expected="'blocks', 'shards' or None", found=self.cache)
-        for name, least in _LEAST.items():
+        for name, least in _MINIMUM.items():
             if not getattr(self, name) >= least:
                 raise OptionError(f"{name} is too small", expected=f"at least {least}", found=getattr(self, name))
         self._check_endpoints()
@@ -106,7 +104,7 @@ class StoreOptions:
 _NAMES = frozenset(each.name for each in fields(StoreOptions))
 _lock = threading.Lock()
 _CHOSEN: dict[str, dict[str, Any]] = {}
-_GATES: dict[str, ConcurrencyLimit] = {"": ConcurrencyLimit(StoreOptions().max_in_flight)}
+_LIMITS: dict[str, ConcurrencyLimit] = {"": ConcurrencyLimit(StoreOptions().max_in_flight)}
 
 
 def configure(prefix: str = "", **options: Any) -> StoreOptions:
@@ -117,7 +115,7 @@ def configure(prefix: str = "", **options: Any) -> StoreOptions:
     ``GOOGLE_*``, ``AZURE_*``) and the AWS config files. ``max_in_flight`` without a prefix bounds all requests of the
     process; with one it bounds those below it as well. Raises OptionError for names it does not know, and for secrets.
 
-    Example:
+    Examples:
         >>> configure("s3://photos", endpoint="http://127.0.0.1:9000", region="us-east-1").endpoint
         'http://127.0.0.1:9000'
         >>> configure("s3://photos/private", timeout=5).endpoint
@@ -129,11 +127,11 @@ def configure(prefix: str = "", **options: Any) -> StoreOptions:
         raise OptionError("there is no such option", expected=", ".join(sorted(_NAMES)), found=name)
     refuse_secrets(prefix)
     StoreOptions(**options)  # says what is wrong before anything is changed
-    key = _key(prefix)
+    key = _normalize(prefix)
     with _lock:
         _CHOSEN[key] = {**_CHOSEN.get(key, {}), **options}
         if "max_in_flight" in options:
-            _GATES[key] = ConcurrencyLimit(options["max_in_flight"])
+            _LIMITS[key] = ConcurrencyLimit(options["max_in_flight"])
     return options_for(prefix)
 
 
@@ -142,7 +140,7 @@ def configured() -> dict[str, dict[str, Any]]:
 
     It can be pickled when the credential providers in it can: functions of a module can, lambdas cannot.
 
-    Example:
+    Examples:
         >>> _ = configure("s3://films", region="eu-west-1")
         >>> configured()["s3://films"]
         {'region': 'eu-west-1'}
@@ -154,7 +152,7 @@ def configured() -> dict[str, dict[str, Any]]:
 def configure_all(settings: Mapping[str, Mapping[str, Any]]) -> None:
     """Set what `configured` told in another process.
 
-    Example:
+    Examples:
         >>> configure_all({"s3://films": {"region": "eu-west-1"}})
         >>> options_for("s3://films/a.tar").region
         'eu-west-1'
@@ -163,11 +161,11 @@ def configure_all(settings: Mapping[str, Mapping[str, Any]]) -> None:
         configure(prefix, **options)
 
 
-def _key(prefix: str) -> str:
+def _normalize(prefix: str) -> str:
     return prefix if prefix.endswith("://") else prefix.rstrip("/")
 
 
-def _fits(prefix: str, url: str) -> bool:
+def _matches(prefix: str, url: str) -> bool:
     if not prefix or prefix.endswith("://"):
         return url.startswith(prefix)
     ends = ("", "/", "@") if prefix.startswith("hf://") else ("", "/")  # a repository at any revision
@@ -177,31 +175,31 @@ def _fits(prefix: str, url: str) -> bool:
 def options_for(url: str) -> StoreOptions:
     """The options that hold for ``url``.
 
-    Example:
+    Examples:
         >>> options_for("s3://no-such-bucket/a.tar").max_in_flight
         64
     """
     chosen: dict[str, Any] = {}
     for prefix in sorted(_CHOSEN, key=len):
-        if _fits(prefix, url):
+        if _matches(prefix, url):
             chosen |= _CHOSEN[prefix]
     return StoreOptions(**chosen)
 
 
-def gates_for(url: str) -> list[ConcurrencyLimit]:
-    """What a request for ``url`` has to pass; the narrowest first, the whole process's last."""
-    return [_GATES[prefix] for prefix in sorted(_GATES, key=len, reverse=True) if _fits(prefix, url)]
+def concurrency_limits_for(url: str) -> list[ConcurrencyLimit]:
+    """Return the limits that a request for ``url`` counts against, that of the longest prefix first."""
+    return [_LIMITS[prefix] for prefix in sorted(_LIMITS, key=len, reverse=True) if _matches(prefix, url)]
 
 
-def _renew() -> None:
-    """A lock or a gate may have been held by a thread that the child does not have."""
+def _reset_after_fork() -> None:
+    """Replace the lock and the limits: a thread that the child does not have may hold them."""
     global _lock  # noqa: PLW0603 - the child's own
     _lock = threading.Lock()
-    for prefix, gate in list(_GATES.items()):
-        _GATES[prefix] = ConcurrencyLimit(gate.limit)
+    for prefix, limit in list(_LIMITS.items()):
+        _LIMITS[prefix] = ConcurrencyLimit(limit.limit)
 
 
-anew_in_child(_renew)
+register_after_fork(_reset_after_fork)
 
 
 def refuse_secrets(url: str) -> None:
@@ -219,7 +217,7 @@ def refuse_secrets(url: str) -> None:
 def shown(url: str) -> str:
     """A URL as errors and logs may show it: what follows the ``?`` of an HTTP URL is often a signature.
 
-    Example:
+    Examples:
         >>> shown("https://host/a.tar?X-Amz-Signature=1234")
         'https://host/a.tar?...'
     """

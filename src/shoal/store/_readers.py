@@ -1,4 +1,4 @@
-"""Readers of remote objects that fetch ahead."""
+"""Readers of remote objects that prefetch."""
 
 from __future__ import annotations
 
@@ -8,33 +8,26 @@ import threading
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Generator, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from shoal.errors import StoreError
 
-from ._base import ObjectInfo, ObjectReader, RemoteReader
+from ._base import ObjectInfo, ObjectReader, RemoteObjectReader, RemoteReader
 from ._concurrency import submit
-from ._requests import cut_range
-
-if TYPE_CHECKING:
-    from typing import Protocol
-
-    class _Far(RemoteReader, ObjectReader, Protocol): ...
-
+from ._ranges import cut_range
 
 __all__ = ["PrefetchRange", "PrefetchedReader", "StreamingReader", "read_forward"]
 
-_NOBODY = 1 << 63
-_FIRST_AHEAD, _MOST_AHEAD = 1 << 20, 48 << 20
-_PART = 16 << 20
-_NEAR = 64 << 10
-"""A reader that skips less than this goes on; one that skips more wants little of the object."""
+_NO_WAITER = 1 << 63
+_FIRST_PREFETCH_BYTES, _MAX_PREFETCH_BYTES = 1 << 20, 48 << 20
+_PART_BYTES = 16 << 20
+_MAX_SKIP_BYTES = 64 << 10
+"""A read that skips at most this many bytes is sequential; after a longer skip nothing is prefetched."""
 
 
 class PrefetchRange:
-    """One range of an object. Whoever calls `fetch` first fetches it; others read what has come, or wait for it.
+    """One range of an object. The first thread that calls `fetch` fetches it; others read what has arrived, or wait.
 
-    Every wait ends: it is for a thread that makes a request with a timeout.
+    Every wait ends, because the fetching thread makes a request with a timeout.
     """
 
     def __init__(self, reader: RemoteReader, start: int, stop: int) -> None:
@@ -43,17 +36,17 @@ class PrefetchRange:
         self._reader = reader
         self._pieces: list[bytes] = []
         self._starts: list[int] = []
-        self._come = start
-        """Up to where bytes are here."""
-        self._wanted = _NOBODY
-        """Up to where somebody waits for them."""
+        self._arrived = start
+        """Where the bytes that have arrived end."""
+        self._awaited = _NO_WAITER
+        """The smallest end that a thread waits for."""
         self._changed = threading.Condition()
         self._begun = self._ended = self._dropped = False
         self._process = os.getpid()
         self._error: Exception | None = None
 
     def fetch(self) -> None:
-        """Fetch it in this thread, unless some thread has begun to. Raises nothing: `read` does."""
+        """Fetch the range in this thread, unless a thread has begun to. Raises nothing: `read` does."""
         with self._changed:
             if self._begun or self._dropped:
                 return
@@ -75,27 +68,27 @@ class PrefetchRange:
                     if self._dropped:
                         return
                     self._pieces.append(piece)
-                    self._starts.append(self._come)
-                    self._come += len(piece)
-                    if self._come >= self._wanted:  # who waits for more is not woken for less
-                        self._wanted = _NOBODY
+                    self._starts.append(self._arrived)
+                    self._arrived += len(piece)
+                    if self._arrived >= self._awaited:  # do not wake a thread that needs more
+                        self._awaited = _NO_WAITER
                         self._changed.notify_all()
         finally:
             pieces.close()
 
     def read(self, start: int, stop: int) -> bytes | None:
-        """The bytes ``[start, stop)``, which are of this range; None when it was dropped. Raises what `fetch` met."""
-        if self._process != os.getpid():  # the thread that fetches is not in this process
+        """Return the bytes ``[start, stop)`` of this range; None if it was dropped. Raises the error of `fetch`."""
+        if self._process != os.getpid():  # forked: the fetching thread is in the parent
             return None
-        if self._come < stop:
+        if self._arrived < stop:
             if not self._begun:
                 self.fetch()
             with self._changed:
-                while self._come < stop and not self._ended:
-                    self._wanted = min(self._wanted, stop)
+                while self._arrived < stop and not self._ended:
+                    self._awaited = min(self._awaited, stop)
                     self._changed.wait()
         pieces, starts = self._pieces, self._starts
-        if self._come < stop or self._dropped:
+        if self._arrived < stop or self._dropped:
             if self._error is not None:
                 raise self._error
             return None
@@ -109,24 +102,24 @@ class PrefetchRange:
         return b"".join(parts)
 
     def drop(self) -> None:
-        """Let go of its bytes, and of those that still come."""
+        """Drop its bytes, and those that still arrive."""
         with self._changed:
             self._dropped = self._begun = True
             self._pieces, self._starts = [], []
-            self._come = self.start
+            self._arrived = self.start
             self._ended = True
             self._changed.notify_all()
 
 
 class PrefetchedReader:
-    """A far object read through what of it is held; what is not held is fetched when it is read, as ever."""
+    """Remote reader that serves prefetched ranges from memory and fetches the rest on demand."""
 
-    def __init__(self, reader: _Far) -> None:
+    def __init__(self, reader: RemoteObjectReader) -> None:
         self._reader = reader
         self._lock = threading.Lock()
         self._process = os.getpid()
         self._held: tuple[tuple[int, ...], tuple[PrefetchRange, ...]] = ((), ())
-        """Replaced as a whole, so that who reads needs no lock."""
+        """Starts and ranges, replaced together, so that readers need no lock."""
 
     @property
     def info(self) -> ObjectInfo:
@@ -134,19 +127,19 @@ class PrefetchedReader:
 
     @property
     def is_far(self) -> bool:
-        """Whether reading it still takes requests: not where all of it has come into the cache."""
+        """Whether reading still needs requests: not once the object is completely in the disk cache."""
         return bool(getattr(self._reader, "is_far", True))
 
     def hold(self, ranges: Iterable[tuple[int, int]]) -> list[PrefetchRange]:
-        """Segments for these ranges, which must not overlap what is held; nothing is fetched yet."""
+        """Add ranges, which must not overlap those that are held; nothing is fetched yet."""
         made = [PrefetchRange(self._reader, start, stop) for start, stop in ranges]
         with self._lock:
             self._replace([*self._held[1], *made])
         return made
 
     def release(self, segments: Iterable[PrefetchRange]) -> None:
-        """Forget these segments, and drop their bytes."""
-        if self._process != os.getpid():  # somebody may have held the lock when this process was forked
+        """Forget these ranges, and drop their bytes."""
+        if self._process != os.getpid():  # forked: the lock may be held for ever
             return
         gone = set(map(id, segments))
         with self._lock:
@@ -173,7 +166,7 @@ class PrefetchedReader:
         return [data for data in found if data is not None]
 
     def _from_held(self, start: int, stop: int) -> bytes | None:
-        """Bytes of one segment, or of several that follow each other; None where some are not held."""
+        """Return bytes of one range, or of several adjacent ones; None if some bytes are not held."""
         firsts, segments = self._held
         at = bisect_right(firsts, start) - 1
         if at < 0 or start >= stop or segments[at].stop <= start:
@@ -195,11 +188,11 @@ class PrefetchedReader:
         try:
             return segment.read(start, stop)
         except StoreError:
-            self.release([segment])  # who asks again gets a new attempt
+            self.release([segment])  # the next read makes a new attempt
             raise
 
     def stream(self, start: int, stop: int) -> Generator[bytes]:
-        """The object's own stream: what is held is not looked at."""
+        """Stream from the object itself, not from the prefetched ranges."""
         return self._reader.stream(start, stop)
 
     def close(self) -> None:
@@ -208,12 +201,12 @@ class PrefetchedReader:
 
 
 class StreamingReader:
-    """Some ranges of an object, read in order by one thread; each range is one request, made when it is come to.
+    """Reads ranges of an object in order, from one thread; each range is one request, made when it is reached.
 
-    What lies before the last read is forgotten. Anything else is read through ``reader``, which need not be far.
-    ``held`` are bytes that are here already, in pieces that follow each other, and where they begin.
+    Bytes before the last read are forgotten. Bytes outside the ranges are read through ``reader``, which need not be
+    remote. ``held`` is the start of bytes that were read already, and their pieces.
 
-    Example:
+    Examples:
         >>> from shoal.store import store_for
         >>> _ = store_for("memory://pulled/a").write_all("memory://pulled/a", b"0123456789")
         >>> reader = StreamingReader(store_for("memory://pulled/a").open("memory://pulled/a"), [(2, 5), (7, 10)])
@@ -225,29 +218,29 @@ class StreamingReader:
         self, reader: ObjectReader, ranges: Sequence[tuple[int, int]], held: tuple[int, Sequence[bytes]] = (-1, ())
     ) -> None:
         self._reader = reader
-        self._far = reader if isinstance(reader, RemoteReader) else None
+        self._remote = reader if isinstance(reader, RemoteReader) else None
         self._ranges = list(reversed(ranges))
         self._pieces: Generator[bytes] | None = None
         self._start, self._held = held[0], list(held[1])
         self._stop = self._end = self._start + sum(map(len, self._held))
-        """What is held, and where the request ends."""
+        """Where the bytes that are held end, and where the request ends."""
 
     @property
     def info(self) -> ObjectInfo:
         return self._reader.info
 
     def read(self, start: int, stop: int) -> bytes:
-        if self._far is None or not self._reaches(self._far, start, stop):
+        if self._remote is None or not self._advance_to(self._remote, start, stop):
             return self._reader.read(start, stop)
         self._pull(start, stop)
         return self._cut(start, min(stop, self._stop))
 
     def pieces(self, start: int, stop: int) -> list[tuple[int, bytes]]:
-        """The pieces as they came that hold the bytes ``[start, stop)``, each with its position, and without a copy.
+        """Return the pieces that contain the bytes ``[start, stop)``, each with its offset, without a copy.
 
-        The first and the last may hold more. Nothing where the bytes are in none of the ranges.
+        The first and the last may contain more. Empty if the bytes are not in one of the ranges.
         """
-        if self._far is None or not self._reaches(self._far, start, stop):
+        if self._remote is None or not self._advance_to(self._remote, start, stop):
             return []
         self._pull(start, stop)
         self._forget(start)
@@ -267,13 +260,13 @@ class StreamingReader:
     def read_many(self, starts: Sequence[int], stops: Sequence[int]) -> list[bytes]:
         return [self.read(start, stop) for start, stop in zip(starts, stops, strict=True)]
 
-    def _reaches(self, far: RemoteReader, start: int, stop: int) -> bool:
-        """Whether the range under way, or one that comes, has these bytes; then it is the one under way."""
+    def _advance_to(self, remote: RemoteReader, start: int, stop: int) -> bool:
+        """Advance to the first range that ends after ``start``, and return whether it contains these bytes."""
         while self._ranges and start >= self._end:
             self.close()
             first, self._end = self._ranges.pop()
             self._start = self._stop = first
-            self._pieces = far.stream(first, self._end)
+            self._pieces = remote.stream(first, self._end)
         return self._start <= start and stop <= self._end
 
     def _forget(self, start: int) -> None:
@@ -292,21 +285,21 @@ class StreamingReader:
         return bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
 
     def close(self) -> None:
-        """End the request under way; the object stays open."""
+        """End the current request; the object stays open."""
         if self._pieces is not None:
             self._pieces.close()
         self._pieces, self._held = None, []
 
 
 def read_forward(reader: ObjectReader) -> ObjectReader:
-    """The reader, read ahead where it is far; for one thread."""
+    """Return a reader for sequential reads by one thread, which prefetches if the object is remote."""
     return ForwardReader(PrefetchedReader(reader)) if isinstance(reader, RemoteReader) else reader
 
 
 class ForwardReader:
-    """Reads that follow each other have what comes next fetched meanwhile, the more the longer they do.
+    """Prefetches while reads are sequential, more with each read.
 
-    Where reads skip, as from one header to the next over a large member, only what is asked for is fetched.
+    When reads skip, as from one header to the next over a large member, nothing is prefetched.
     """
 
     def __init__(self, reader: PrefetchedReader) -> None:
@@ -314,9 +307,9 @@ class ForwardReader:
         self._segments: deque[PrefetchRange] = deque()
         self._next = 0
         """Where the last read ended."""
-        self._known = 0
-        """Up to where bytes are asked for."""
-        self._ahead = 0
+        self._requested = 0
+        """Where the bytes that were requested end."""
+        self._prefetch_bytes = 0
 
     @property
     def info(self) -> ObjectInfo:
@@ -324,30 +317,32 @@ class ForwardReader:
 
     def read(self, start: int, stop: int) -> bytes:
         stop = min(stop, self.info.size)
-        if self._next - _MOST_AHEAD <= start <= self._next + _NEAR:
-            self._ahead = min(max(2 * self._ahead, _FIRST_AHEAD), _MOST_AHEAD)
+        if self._next - _MAX_PREFETCH_BYTES <= start <= self._next + _MAX_SKIP_BYTES:
+            self._prefetch_bytes = min(max(2 * self._prefetch_bytes, _FIRST_PREFETCH_BYTES), _MAX_PREFETCH_BYTES)
         else:
             self.close()
-        self._let_go(start)
-        self._ask(start, min(stop + self._ahead, self.info.size))
+        self._release_before(start)
+        self._prefetch(start, min(stop + self._prefetch_bytes, self.info.size))
         self._next = stop
         return self._reader.read(start, stop)
 
     def read_many(self, starts: Sequence[int], stops: Sequence[int]) -> list[bytes]:
         return [self.read(start, stop) for start, stop in zip(starts, stops, strict=True)]
 
-    def _ask(self, start: int, stop: int) -> None:
-        """Have bytes asked for up to ``stop``, in requests that are not too small."""
-        first = max(start, self._known)
-        if not self._ahead or (stop < self.info.size and stop - first < min(self._ahead // 2, _PART)):
+    def _prefetch(self, start: int, stop: int) -> None:
+        """Request bytes up to ``stop``, in requests that are not too small."""
+        first = max(start, self._requested)
+        if not self._prefetch_bytes or (
+            stop < self.info.size and stop - first < min(self._prefetch_bytes // 2, _PART_BYTES)
+        ):
             return
-        made = self._reader.hold(cut_range(first, stop, _PART)) if first < stop else []
+        made = self._reader.hold(cut_range(first, stop, _PART_BYTES)) if first < stop else []
         for segment in made:
             submit(segment.fetch)
         self._segments += made
-        self._known = max(self._known, stop)
+        self._requested = max(self._requested, stop)
 
-    def _let_go(self, start: int) -> None:
+    def _release_before(self, start: int) -> None:
         gone = []
         while self._segments and self._segments[0].stop <= start:
             gone.append(self._segments.popleft())
@@ -355,10 +350,10 @@ class ForwardReader:
             self._reader.release(gone)
 
     def close(self) -> None:
-        """Let go of what was fetched; the object stays open."""
+        """Drop what was fetched; the object stays open."""
         self._reader.release(self._segments)
         self._segments.clear()
-        self._known = self._ahead = 0
+        self._requested = self._prefetch_bytes = 0
 
     def __del__(self) -> None:
         self.close()

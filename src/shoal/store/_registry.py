@@ -16,10 +16,10 @@ from ._url import OBJECT_STORES, local_path, scheme_of
 
 __all__ = ["is_remote", "no_such_path", "register_store", "store_for"]
 
-_FAR = {*OBJECT_STORES, "hf"}
+_REMOTE_SCHEMES = {*OBJECT_STORES, "hf"}
 """Schemes whose readers are `RemoteReader`."""
 _STORES: dict[str, Store] = {"file": LocalStore(), "memory": MemoryStore()}
-_MOST_NAMES = 3
+_MAX_SUGGESTIONS = 3
 
 
 def register_store(scheme: str, store: Store) -> None:
@@ -27,16 +27,16 @@ def register_store(scheme: str, store: Store) -> None:
 
     A store that says ``is_far`` opens objects as `RemoteReader`, which are read ahead.
 
-    Example:
+    Examples:
         >>> register_store("scratch", MemoryStore())
         >>> _ = store_for("scratch://a/b.bin").write_all("scratch://a/b.bin", b"hello")
         >>> store_for("scratch://a/b.bin").read_all("scratch://a/b.bin")
         b'hello'
     """
     _STORES[scheme.lower()] = store
-    _FAR.discard(scheme.lower())
+    _REMOTE_SCHEMES.discard(scheme.lower())
     if getattr(store, "is_far", False):
-        _FAR.add(scheme.lower())
+        _REMOTE_SCHEMES.add(scheme.lower())
 
 
 def store_for(url: str) -> Store:
@@ -46,9 +46,11 @@ def store_for(url: str) -> Store:
         return _STORES[scheme]
     except KeyError:
         if scheme in OBJECT_STORES:
-            return _object_store()
+            return _load_object_store()
         if scheme == "hf":
-            return _hub_store()
+            from ._huggingface import HubStore
+
+            return _STORES.setdefault("hf", HubStore())
         known = ", ".join(f"{name}://" for name in sorted({*_STORES, *OBJECT_STORES, "hf"}))
         raise StoreError(
             f"no store for {scheme}:// URLs",
@@ -61,15 +63,15 @@ def store_for(url: str) -> Store:
 def is_remote(url: str) -> bool:
     """Whether reading ``url`` takes a request to another machine, so that what is read is better asked for ahead.
 
-    Example:
+    Examples:
         >>> is_remote("s3://bucket/a.tar"), is_remote("data/a.tar")
         (True, False)
     """
-    return scheme_of(url) in _FAR
+    return scheme_of(url) in _REMOTE_SCHEMES
 
 
-def _object_store() -> Store:
-    """Loaded when the first such URL is met: its client and what it needs take a third of the time of an import."""
+def _load_object_store() -> Store:
+    """Import obstore's store on first use: that takes a third of the time of importing shoal."""
     from ._obstore import ObstoreStore
 
     made = ObstoreStore()
@@ -78,32 +80,26 @@ def _object_store() -> Store:
     return made
 
 
-def _hub_store() -> Store:
-    from ._huggingface import HubStore
-
-    return _STORES.setdefault("hf", HubStore())
-
-
 def no_such_path(url: str) -> ObjectNotFoundError:
     """The error for a file or folder that a user named and that is not there, with the names that are near it.
 
-    Example:
+    Examples:
         >>> import os
         >>> os.makedirs("pets-tar")
         >>> print(no_such_path("pets-tars"))
         no such file or folder: found pets-tars; did you mean pets-tar?
     """
-    near = _near(url) if scheme_of(url) == "file" else []
-    hint = f"did you mean {' or '.join(near)}?" if near else "check the path"
+    similar = _similar_paths(url) if scheme_of(url) == "file" else []
+    hint = f"did you mean {' or '.join(similar)}?" if similar else "check the path"
     return ObjectNotFoundError("no such file or folder", found=shown(url), hint=hint)
 
 
-def _near(url: str) -> list[str]:
-    """What lies in the same folder under a name like it."""
+def _similar_paths(url: str) -> list[str]:
+    """Return paths in the same folder whose names are similar."""
     folder, name = os.path.split(local_path(url).rstrip("/"))
     names: list[str] = []
     with contextlib.suppress(OSError, ValueError):
         names = os.listdir(folder or os.curdir)
     lower: dict[str, str] = {each.lower(): each for each in sorted(names)}
-    found = difflib.get_close_matches(name.lower(), lower, _MOST_NAMES)
+    found = difflib.get_close_matches(name.lower(), lower, _MAX_SUGGESTIONS)
     return [os.path.join(folder, lower[each]) for each in found]

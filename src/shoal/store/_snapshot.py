@@ -1,4 +1,4 @@
-"""What a store was asked while one thing is opened: many look at the same few names, and each look is a request."""
+"""Snapshot of listings and small objects taken while a dataset is opened, to avoid repeated requests."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from ._concurrency import submit
-from ._registry import store_for
 from ._url import OBJECT_STORES, scheme_of
 
-__all__ = ["StoreSnapshot", "glance_now", "prefetch_small_object"]
+__all__ = ["StoreSnapshot", "current_snapshot"]
 
-_MOST_BYTES = 8 << 20
+_MAX_BYTES = 8 << 20
 
 
 class StoreSnapshot:
-    """Inside `looking`, object stores answer again what they answered before, about folders and small objects.
+    """Cache of listings and small objects of object stores.
 
-    So whatever is opened inside is seen as it was at one moment. It may be looked with again later, from any thread.
-    ``beside`` names the small object that is mostly asked for after a folder: it is read while the folder is listed.
+    While it is active, it answers repeated requests, so one open sees one state. It can be active again later, from any
+    thread. ``beside`` maps a folder to the small object that is usually read next: it is read while the folder is
+    listed.
 
-    Example:
+    Examples:
         >>> from shoal.store import store_for
-        >>> with StoreSnapshot().looking():
-        ...     store_for("memory://glance").is_folder("memory://glance")
+        >>> with StoreSnapshot().active():
+        ...     store_for("memory://snapshot").is_folder("memory://snapshot")
         False
     """
 
@@ -38,49 +38,49 @@ class StoreSnapshot:
         self._bytes = 0
         self.folders: dict[str, bool] = {}
         self.objects: dict[str, bytes | None] = {}
-        """What is in small objects; None for one that is not there."""
+        """Bytes of small objects; None for one that does not exist."""
         self._listed: list[tuple[str, set[str], str | None]] = []
 
     @contextmanager
-    def looking(self) -> Iterator[None]:
-        """Have what is asked in this thread remembered, and answered from memory."""
-        token = _NOW.set(self)
+    def active(self) -> Iterator[None]:
+        """Remember the answers to requests of this thread, and answer repeated ones from memory."""
+        token = _current.set(self)
         try:
             yield
         finally:
-            _NOW.reset(token)
+            _current.reset(token)
 
-    def begin(self, url: str) -> None:
-        """Have a small object of an object store read on another thread, for whoever asks for it inside."""
+    def begin(self, url: str, read: Callable[[str], bytes]) -> None:
+        """Start reading a small object of an object store on another thread, unless it is known or was begun."""
         if scheme_of(url) in OBJECT_STORES and url not in self.objects and url not in self._begun:
-            self._begun[url] = submit(functools.partial(store_for(url).read_all, url))
+            self._begun[url] = submit(functools.partial(read, url))
 
-    def begin_beside(self, folder: str) -> None:
-        """Begin to read what is mostly asked for after this folder; a name with a dot is more likely an object's."""
+    def prefetch_sidecar(self, folder: str, read: Callable[[str], bytes]) -> None:
+        """Begin to read the object that ``beside`` names; a folder name with a dot is more likely an object's."""
         if self._beside is not None and "." not in folder.rpartition("/")[2]:
-            self.begin(self._beside(folder))
+            self.begin(self._beside(folder), read)
 
     def begun(self, url: str) -> Future[bytes] | None:
-        """The reading that was begun, once; None where none was, or no thread has come to it yet.
+        """Return the future of a read that has started, once; None if there is none or it has not started yet.
 
-        It can be waited for: it goes on in a thread of this process, as a request with a timeout.
+        Waiting for it ends: it runs on a thread of this process, as a request with a timeout.
         """
         found = self._begun.pop(url, None)
         return None if found is None or self._process != os.getpid() or found.cancel() else found
 
     def note_object(self, url: str, data: bytes | None) -> None:
         """Remember an object, unless it is large."""
-        if self._bytes + len(data or b"") <= _MOST_BYTES:
+        if self._bytes + len(data or b"") <= _MAX_BYTES:
             self._bytes += len(data or b"")
             self.objects[url] = data
 
     def note_list(self, folder: str, urls: list[str], *, whole: bool) -> None:
-        """Remember what lies below a folder; where it is not the ``whole`` of it, up to the last of these."""
+        """Remember the objects below a folder; unless it is the ``whole`` listing, only up to the last of these."""
         if whole or urls == sorted(urls):
             self._listed.append((folder, set(urls), None if whole else urls[-1]))
 
     def is_missing(self, url: str) -> bool:
-        """Whether it is known that nothing is there."""
+        """Whether the object is known not to exist."""
         if url in self.objects:
             return self.objects[url] is None
         return any(
@@ -89,26 +89,9 @@ class StoreSnapshot:
         )
 
 
-_NOW: ContextVar[StoreSnapshot | None] = ContextVar("glance", default=None)
+_current: ContextVar[StoreSnapshot | None] = ContextVar("snapshot", default=None)
 
 
-def glance_now() -> StoreSnapshot | None:
-    """The one that is entered; None where every question is asked."""
-    return _NOW.get()
-
-
-@contextmanager
-def prefetch_small_object(url: str) -> Iterator[None]:
-    """Read a small object of an object store on another thread, for whoever asks for it inside.
-
-    Example:
-        >>> from shoal.store import store_for
-        >>> _ = store_for("memory://early/a").write_all("memory://early/a", b"0123")
-        >>> with prefetch_small_object("memory://early/a"):
-        ...     store_for("memory://early/a").read_all("memory://early/a")
-        b'0123'
-    """
-    glance = glance_now() or StoreSnapshot()
-    glance.begin(url)
-    with glance.looking():
-        yield
+def current_snapshot() -> StoreSnapshot | None:
+    """Return the snapshot that is active in this thread, or None."""
+    return _current.get()

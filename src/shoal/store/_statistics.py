@@ -1,4 +1,4 @@
-"""What went over the wire: counters that are always on, and a log of every request that can be switched on."""
+"""Statistics of requests to object stores, and an optional log of every request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Self, TextIO
 
-from ._base import anew_in_child
+from ._fork import register_after_fork
 from ._options import shown
 
 __all__ = ["OpLog", "Request", "Statistics", "next_endpoint", "op_log", "request", "statistics"]
@@ -39,7 +39,7 @@ COLUMNS = (
 class Statistics:
     """Requests to object stores by this process so far; a difference of two is what happened between them.
 
-    Example:
+    Examples:
         >>> before = statistics()
         >>> (statistics() - before).bytes_read
         0
@@ -77,7 +77,7 @@ class Statistics:
 
 @dataclass(slots=True)
 class Request:
-    """One request while it is under way; whoever makes it fills in what comes."""
+    """One request in progress; the caller adds bytes as they arrive."""
 
     op: str
     url: str
@@ -89,7 +89,7 @@ class Request:
     first_byte: int | None = None
 
     def came(self, count: int) -> None:
-        """Some bytes of the answer are there."""
+        """Count bytes of the response."""
         if self.first_byte is None:
             self.first_byte = time.time_ns()
         self.bytes += count
@@ -104,7 +104,7 @@ class _Totals:
         self.bytes_read = self.bytes_written = self.retries = self.errors = 0
         self.in_flight = self.most_in_flight = 0
         self.by_endpoint: Counter[str] = Counter()
-        """Requests at this moment, by where they went."""
+        """Requests in flight, by endpoint."""
         self.turns: Counter[tuple[str, ...]] = Counter()
         self.seconds = 0.0
 
@@ -135,7 +135,7 @@ _log: OpLog | None = None
 def statistics() -> Statistics:
     """What this process asked of object stores since it began; files and memory are not counted.
 
-    Example:
+    Examples:
         >>> before = statistics()
         >>> (statistics() - before).errors
         0
@@ -157,7 +157,7 @@ def statistics() -> Statistics:
 def next_endpoint(endpoints: tuple[str, ...], balance: str) -> str:
     """Which of several endpoints is asked next: in turn, or the one with the fewest requests under way.
 
-    Example:
+    Examples:
         >>> [next_endpoint(("http://a", "http://b"), "round-robin") for _ in range(3)]
         ['http://a', 'http://b', 'http://a']
     """
@@ -188,7 +188,7 @@ class OpLog:
         times = [_stamp(made.start), _stamp(first), _stamp(end), end - made.start]
         with self._lock:
             if self._file is not None:
-                self._file.write("\t".join(_cell(each) for each in (self._rows, *facts, *times)) + "\n")
+                self._file.write("\t".join(_escape(each) for each in (self._rows, *facts, *times)) + "\n")
                 self._rows += 1
 
     def close(self) -> None:
@@ -216,7 +216,7 @@ def op_log(path: str | os.PathLike[str]) -> OpLog:
     part, with the time it took to hand it over. A second log ends the first. It ends with ``close()``, or with the
     ``with`` block.
 
-    Example:
+    Examples:
         >>> with op_log("requests.tsv") as log:
         ...     pass
         >>> from pathlib import Path
@@ -238,7 +238,7 @@ def request(op: str, url: str, endpoint: str, *, objects: int = 1, retry: bool =
     totals.begin(made)
     try:
         yield made
-    except GeneratorExit:  # whoever reads has enough: nothing failed
+    except GeneratorExit:  # the reader stopped early: nothing failed
         raise
     except BaseException as problem:
         error = getattr(problem, "summary", type(problem).__name__)
@@ -255,14 +255,14 @@ def _stamp(nanoseconds: int) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09d}Z"
 
 
-def _cell(value: object) -> str:
+def _escape(value: object) -> str:
     return str(value).replace("\t", "%09").replace("\n", "%0A").replace("\r", "%0D")
 
 
-def _renew() -> None:
-    """The child counts for itself, and leaves the parent's log alone."""
+def _reset_after_fork() -> None:
+    """Start new counters; the log belongs to the parent."""
     global _totals, _log
     _totals, _log = _Totals(), None
 
 
-anew_in_child(_renew)
+register_after_fork(_reset_after_fork)

@@ -1,4 +1,4 @@
-"""URLs as text: plain paths stay plain paths."""
+"""Functions on URLs and plain paths as strings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+)://")
 def scheme_of(url: str) -> str:
     """The scheme of a URL in lower case; ``"file"`` for a plain path.
 
-    Example:
+    Examples:
         >>> scheme_of("s3://bucket/a.tar"), scheme_of("data/a.tar")
         ('s3', 'file')
     """
@@ -33,15 +33,15 @@ def scheme_of(url: str) -> str:
 
 def local_path(url: str) -> str:
     """The path of the file that a ``file://`` URL or a plain path names."""
-    scheme, rest = _parts(url)
+    scheme, rest = _split_scheme(url)
     if not scheme:
         return os.path.expanduser(url)
     _, slash, path = rest.partition("/")  # not urlsplit: "#" and "?" are letters of names here
     return unquote(slash + path) or "/"
 
 
-def _parts(url: str) -> tuple[str, str]:
-    """The scheme with its slashes, and the rest."""
+def _split_scheme(url: str) -> tuple[str, str]:
+    """Return the scheme with its slashes, and the rest."""
     found = _SCHEME.match(url)
     return (found[0], url[found.end() :]) if found else ("", url)
 
@@ -49,7 +49,7 @@ def _parts(url: str) -> tuple[str, str]:
 def join_url(base: str, *parts: str) -> str:
     """Join with single slashes; works for paths and URLs alike.
 
-    Example:
+    Examples:
         >>> join_url("s3://bucket/data/", ".shoal", "manifest.json")
         's3://bucket/data/.shoal/manifest.json'
     """
@@ -61,7 +61,7 @@ def join_url(base: str, *parts: str) -> str:
 
 def parent_url(url: str) -> str:
     """The folder that holds ``url``; ``"."`` for a bare name."""
-    scheme, rest = _parts(url)
+    scheme, rest = _split_scheme(url)
     head, slash, _ = rest.rstrip("/").rpartition("/")
     return scheme + (head or slash) if scheme else head or slash or "."
 

@@ -1,4 +1,4 @@
-"""`IndexTests`: what every index of datasets promises."""
+"""`IndexTests` and `index_machine`: what every index of datasets promises."""
 
 from __future__ import annotations
 
@@ -10,24 +10,22 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
 
-from shoal.dataset import Dataset, write_samples
-from shoal.errors import CatalogConflictError, CatalogKeyError, OptionError, SchemaError
-from shoal.local import LocalIndex
+from shoal.dataset._dataset import Dataset
+from shoal.dataset._write import write_samples
+from shoal.errors import CatalogConflictError, CatalogKeyError, MissingExtraError, OptionError, SchemaError
+from shoal.local._index import LocalIndex
 from shoal.protocols import AbstractIndex, IndexEntry
-from shoal.sample import packable, schema_of
+from shoal.sample._annotations import schema_of
+from shoal.sample._packable import packable
 
-__all__ = ["IndexTests"]
-
-
-# ------------------------------------------------------------------------------ what the tests of indexes put into them
-
+__all__ = ["IndexTests", "index_machine"]
 
 _FOLDERS = count()
 
 
 @packable
 class Pet:
-    """What most datasets of these tests hold."""
+    """The sample type of most datasets in these tests."""
 
     name: str
     legs: int
@@ -35,7 +33,7 @@ class Pet:
 
 @packable
 class Plant:
-    """Something else."""
+    """Another sample type."""
 
     name: str
     height: float
@@ -51,7 +49,13 @@ def plants() -> Dataset[Plant]:
     return write_samples([Plant("oak", 20.0)], f"memory://index-tests/{next(_FOLDERS)}")
 
 
-# ------------------------------------------ what every index of datasets promises about finding them, and about schemas
+def refused(kind: type[Exception] | tuple[type[Exception], ...], act: Callable[..., Any], *args: Any) -> Exception:
+    """The error that a call raises; no error, or another one, fails the test."""
+    try:
+        act(*args)
+    except kind as error:
+        return error
+    raise AssertionError(f"{act} of {args} raised no {kind}")
 
 
 class IndexSearchTests:
@@ -60,8 +64,6 @@ class IndexSearchTests:
     def index(self) -> LocalIndex:
         """A new, empty index."""
         raise NotImplementedError
-
-    # -------------------------------------------------------------------------------------------------------- search
 
     def test_words_tags_schema_and_fields_are_found(self) -> None:
         index = self.index()
@@ -142,8 +144,6 @@ class IndexSearchTests:
         for asked in ({"limit": 0}, {"limit": 10**9}, {"offset": -1}, {"tags": "text"}, {"fields": "text"}):
             refused(OptionError, lambda asked=asked: index.search(**asked))
 
-    # ------------------------------------------------------------------------------------------------------- schemas
-
     def test_schemas_get_versions_by_what_changed(self) -> None:
         index = self.index()
         one: type[Any] = packable(type("Sample", (), {"__annotations__": {"n": int}}))
@@ -188,25 +188,13 @@ class IndexSearchTests:
         assert index.search("plant") == []
 
 
-# ------------------------------------------------------------------------------------------------ a call that must fail
-
-
-def refused(kind: type[Exception] | tuple[type[Exception], ...], act: Callable[..., Any], *args: Any) -> Exception:
-    """The error that a call raises; no error, or another one, fails the test."""
-    try:
-        act(*args)
-    except kind as error:
-        return error
-    raise AssertionError(f"{act} of {args} raised no {kind}")
-
-
 # ---------------------------------------------------- what every index of datasets promises, whatever database keeps it
 
 
 class IndexTests(IndexSearchTests):
     """What every index promises. A subclass says how a new, empty one is made.
 
-    Example:
+    Examples:
         >>> class TestMemory(IndexTests):
         ...     def index(self):
         ...         return LocalIndex("memory://")
@@ -217,8 +205,6 @@ class IndexTests(IndexSearchTests):
         """The same index, reached once more, as another process would."""
         again: LocalIndex = pickle.loads(pickle.dumps(index))  # noqa: S301 - our own
         return again
-
-    # ------------------------------------------------------------------------------------------------------ datasets
 
     def test_it_is_an_index(self) -> None:
         index: AbstractIndex = self.index()
@@ -420,8 +406,6 @@ class IndexTests(IndexSearchTests):
         assert failures == []
         assert [entry.version for entry in index.history("one")] == ["1.0.0", "1.1.0"]
 
-    # --------------------------------------------------------------------------------------------------------- words
-
     def test_hostile_names_are_refused_everywhere(self) -> None:
         index, data = self.index(), pets("cat")
         bad = ["", " ", "a b", "../a", "a/../b", "/a", "a/", "a//b", ".a", "-a", "a@b", "a:b", "a\\b", "a\nb", "a\0b"]
@@ -481,3 +465,21 @@ class IndexTests(IndexSearchTests):
         assert [entry.name for entry in index.search(tags=["b"])] == ["pets"]
         assert index.search(tags=["a"]) == []
         refused(OptionError, index.tag, "pets", "")
+
+
+def index_machine(index: Callable[[], LocalIndex]) -> Any:
+    """A state machine for hypothesis that does the same to an index and to one in memory: they must answer the same.
+
+    ``index`` gives a new, empty index for each run. Run it as ``TestMine = index_machine(...).TestCase``. Raises
+    MissingExtraError without hypothesis.
+
+    Examples:
+        >>> machine = index_machine(lambda: LocalIndex("memory://"))
+        >>> machine.TestCase.settings.max_examples >= 1
+        True
+    """
+    try:
+        from ._stateful import IndexMachine
+    except ImportError:
+        raise MissingExtraError("state machines need hypothesis", hint="pip install hypothesis") from None
+    return type("IndexMachine", (IndexMachine,), {"made": lambda self: index()})

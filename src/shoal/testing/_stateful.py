@@ -1,4 +1,4 @@
-"""State machines of hypothesis, for stores and indexes."""
+"""The hypothesis state machines that compare a store or an index with one in memory."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from typing import Any
 import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from shoal.dataset import Dataset, write_samples
+from shoal.dataset._dataset import Dataset
+from shoal.dataset._write import write_samples
 from shoal.errors import ObjectNotFoundError, ShoalError
-from shoal.local import Entry, LocalIndex
-from shoal.sample import packable
-from shoal.store import MemoryStore, ObjectWriter, Store, relative_url
+from shoal.local._entry import Entry
+from shoal.local._index import LocalIndex
+from shoal.sample._packable import packable
+from shoal.store._base import ObjectWriter, Store
+from shoal.store._memory import MemoryStore
+from shoal.store._url import relative_url
 
 __all__ = ["IndexMachine", "StoreMachine"]
 

@@ -1,4 +1,4 @@
-"""What every store promises."""
+"""`StoreReadTests`, `StoreTests` and `store_machine`: what every store promises."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from shoal.errors import ObjectNotFoundError, StoreError
-from shoal.store import ObjectInfo, Store, base_name
+from shoal.errors import MissingExtraError, ObjectNotFoundError, StoreError
+from shoal.store._base import ObjectInfo, Store
+from shoal.store._url import base_name
 
-__all__ = ["StoreReadTests", "StoreTests"]
+__all__ = ["StoreReadTests", "StoreTests", "store_machine"]
 
 _TEN = b"0123456789"
 _RANGES = ((0, 0), (0, 1), (3, 7), (9, 10), (5, 100), (10, 20), (100, 200), (10, 10), (0, 1 << 40))
@@ -30,7 +31,7 @@ def _refused(kind: type[Exception], act: Callable[..., Any], *args: Any) -> Exce
 class StoreReadTests:
     """What a store that can be read promises. A subclass says how objects come to be in it.
 
-    Example:
+    Examples:
         >>> class TestMine(StoreReadTests):
         ...     def store(self):
         ...         return my_store
@@ -171,7 +172,7 @@ class StoreReadTests:
 class StoreTests(StoreReadTests):
     """What a store that can be written promises.
 
-    Example:
+    Examples:
         >>> from shoal.store import MemoryStore
         >>> class TestMemory(StoreTests):
         ...     memory = MemoryStore()
@@ -366,3 +367,24 @@ class StoreTests(StoreReadTests):
 def _names(infos: Any, root: str) -> list[str]:
     found: list[ObjectInfo] = list(infos)
     return [info.url.removeprefix(f"{root}/") for info in found]
+
+
+def store_machine(store: Callable[[], Store], folder: Callable[[], str]) -> Any:
+    """A state machine for hypothesis that does the same to a store and to a `MemoryStore`: they must hold the same.
+
+    ``store`` gives the store under test and ``folder`` the URL of a new folder in it, for each run. Run it as
+    ``TestMine = store_machine(...).TestCase``. Raises MissingExtraError without hypothesis.
+
+    Examples:
+        >>> from itertools import count
+        >>> from shoal.store import MemoryStore
+        >>> numbers = count()
+        >>> machine = store_machine(MemoryStore, lambda: f"memory://{next(numbers)}")
+        >>> machine.TestCase("runTest").runTest()
+    """
+    try:
+        from ._stateful import StoreMachine
+    except ImportError:
+        raise MissingExtraError("state machines need hypothesis", hint="pip install hypothesis") from None
+    members = {"store": lambda self: store(), "folder": lambda self: folder()}
+    return type("StoreMachine", (StoreMachine,), members)

@@ -1,24 +1,17 @@
-"""PyTorch: a loader as an IterableDataset, a dataset as a Dataset, and a loader of our own that gives tensors.
+"""PyTorch: a DataLoader that yields tensors, a loader as IterableDataset, and a dataset as map-style Dataset.
 
-Arrays become tensors without a copy where they may be written to; PyTorch has no read-only tensors, so others are
-copied. ``DataLoader`` here works on threads. ``TorchIterableDataset`` is for programs that want PyTorch's own
-``torch.utils.data.DataLoader`` around it: with any number of workers the batches, and their order, are the same.
+Writable arrays become tensors without a copy; others are copied, since PyTorch has no read-only tensors.
+``DataLoader`` uses threads. ``TorchIterableDataset`` is for programs that need PyTorch's own
+``torch.utils.data.DataLoader``: with any number of workers, batches and their order are the same.
 """
 
 from __future__ import annotations
 
-import importlib
+from shoal._optional import require
 
-from shoal.errors import MissingExtraError
+require("torch", extra="torch")  # first, so that a missing PyTorch is reported by the name of its extra
 
-try:
-    importlib.import_module("torch")  # to say what is missing before anything else does
-except ImportError as error:
-    raise MissingExtraError(
-        "the package torch cannot be imported", found=error, hint="pip install 'shoal[torch]'"
-    ) from error
-
-from ._datasets import TorchIterableDataset, TorchMapDataset
-from ._loader import DataLoader, as_tensors, decode_jpegs
+from ._datasets import TorchIterableDataset, TorchMapDataset  # noqa: E402
+from ._loader import DataLoader, as_tensors, decode_jpegs  # noqa: E402
 
 __all__ = ["DataLoader", "TorchIterableDataset", "TorchMapDataset", "as_tensors", "decode_jpegs"]

@@ -1,4 +1,4 @@
-"""`TorchIterableDataset` and `TorchMapDataset`."""
+"""`TorchMapDataset` and `TorchIterableDataset`, for PyTorch's own DataLoader."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ import torch.utils.data
 from shoal import load
 from shoal.adapt import every_nth
 from shoal.errors import LoaderStateError, OptionError
-from shoal.load import StreamSource, describe_source
+from shoal.load._sources import StreamSource, describe_source
 
-from ._loader import as_tensors, ranks
+from ._loader import as_tensors, distributed_ranks
 
 __all__ = ["TorchIterableDataset", "TorchMapDataset"]
 
-TURNS, _TAG, _NUMBER = 8, 20, 23
+_MAX_ITERATIONS, _TAG_BITS, _NUMBER_BITS = 8, 20, 23
 
 
 class TorchMapDataset(torch.utils.data.Dataset[Any]):
-    """A dataset by position, its samples with tensors: for ``torch.utils.data.DataLoader`` and samplers of PyTorch's.
+    """A map-style dataset with tensors, for ``torch.utils.data.DataLoader`` and PyTorch's samplers.
 
-    ``dataset`` is a :class:`shoal.Dataset`, or anything with a length and positions. Samples with fields become dicts.
-    Several samples are read at once where PyTorch asks for several.
+    ``dataset`` is a :class:`shoal.Dataset`, or anything with a length and indices. Samples with fields become dicts.
+    The samples of a batch are read together.
 
     Raises:
         OptionError: The dataset has no length: use ``TorchIterableDataset``.
 
-    Example:
+    Examples:
         >>> dataset = TorchMapDataset([{"x": np.arange(2)}, {"x": np.ones(2, np.int64)}])
         >>> len(dataset), dataset[1]["x"]
         (2, tensor([1, 1]))
@@ -45,35 +45,36 @@ class TorchMapDataset(torch.utils.data.Dataset[Any]):
             hint = "TorchIterableDataset(DataLoader(dataset)) needs none"
             raise OptionError("a map-style dataset has a length", found=str(error), hint=hint) from error
         self.dataset = dataset
+        self._gives_batches = bool(getattr(dataset, "gives_batches", False))
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     def __getitem__(self, index: int) -> Any:
-        return as_tensors(self.dataset[int(index)])
+        return as_tensors(self.dataset[int(index)], is_batch=self._gives_batches)
 
     def __getitems__(self, indices: list[int]) -> list[Any]:
-        """The samples at these positions; PyTorch's loader calls this for a batch."""
+        """Return the samples at these indices; PyTorch's loader calls this for a batch."""
         source = describe_source(self.dataset)
         if source.steps or isinstance(source.source, StreamSource):
             return [self[index] for index in indices]
         count = len(self)
-        wanted = np.array([index + count if index < 0 else index for index in indices], np.int64)
-        return [as_tensors(sample) for sample in source.source.read(wanted)]
+        numbers = np.array([index + count if index < 0 else index for index in indices], np.int64)
+        return [as_tensors(sample, is_batch=self._gives_batches) for sample in source.source.read(numbers)]
 
 
 class TorchIterableDataset(torch.utils.data.IterableDataset[Any]):
-    """A loader's batches with tensors, under ``torch.utils.data.DataLoader(dataset, batch_size=None)``.
+    """A loader's batches as tensors, for ``torch.utils.data.DataLoader(dataset, batch_size=None)``.
 
-    Worker ``w`` of ``n`` makes every ``n``-th batch from the ``w``-th on, so that all workers together give each batch
-    once, in the loader's order. Each iteration is the next epoch. The loader's rank is torch.distributed's where that
-    was initialised. ``state_dict`` and ``load_state_dict`` are those that ``StatefulDataLoader`` of torchdata calls, in
-    each worker.
+    Worker ``w`` of ``n`` makes every ``n``-th batch from the ``w``-th on, so that all workers together yield each batch
+    once, in the loader's order. Each iteration is the next epoch. The loader's rank is that of torch.distributed, if
+    initialised. ``StatefulDataLoader`` of torchdata calls ``state_dict`` and ``load_state_dict`` in each worker.
 
-    Workers that are forked cannot use object stores that their parent has used: give PyTorch's loader
-    ``multiprocessing_context="forkserver"``. A loader that chooses its threads itself has one in each worker.
+    Forked workers cannot use object stores that their parent has used: give PyTorch's loader
+    ``multiprocessing_context="forkserver"``. With ``num_workers="auto"`` the loader has one thread in each worker. A
+    random sampler of PyTorch needs a seeded ``generator``, so that all workers draw the same list: OptionError.
 
-    Example:
+    Examples:
         >>> dataset = TorchIterableDataset(load.DataLoader(range(6), batch_size=2, seed=1, shuffle=True))
         >>> batches = torch.utils.data.DataLoader(dataset, batch_size=None)
         >>> len(batches), sorted(number for batch in batches for number in batch.tolist())
@@ -83,14 +84,14 @@ class TorchIterableDataset(torch.utils.data.IterableDataset[Any]):
     def __init__(self, loader: load.DataLoader) -> None:
         if not isinstance(loader, load.DataLoader):
             raise OptionError("this is no loader", expected="shoal.DataLoader", found=repr(loader))
-        self.loader = _ranked(loader)
-        self._begun: dict[str, Any] | None = None
-        """In a worker: where the parent's loader stood."""
-        self._at: dict[str, Any] | None = None
-        """In a worker: where its iteration began, and how many batches it gave since."""
+        self.loader = _with_distributed_rank(loader)
+        self._parent_state: dict[str, Any] | None = None
+        """In a worker: the state of the parent's loader."""
+        self._worker_state: dict[str, Any] | None = None
+        """In a worker: the state at the beginning of its iteration, and how many batches it has yielded since."""
         self._loaded: dict[str, Any] | None = None
         self._count = 0
-        self._turns = torch.zeros(TURNS, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
+        self._iterations = torch.zeros(_MAX_ITERATIONS, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -98,21 +99,23 @@ class TorchIterableDataset(torch.utils.data.IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         worker = torch.utils.data.get_worker_info()
         if worker is not None:
-            return self._share(worker.id, worker.num_workers, worker.seed - worker.id)
-        self.loader = _ranked(self.loader)
-        return (as_tensors(batch) for batch in self.loader)
+            return self._worker_batches(worker.id, worker.num_workers, worker.seed - worker.id)
+        self.loader = _with_distributed_rank(self.loader)
+        return (as_tensors(batch, is_batch=self.loader.gives_batches) for batch in self.loader)
 
     def set_epoch(self, epoch: int) -> None:
-        """Have the next iteration be this epoch, and those after it the next ones. Call it in the parent."""
+        """Start the next iteration at this epoch. Call it in the parent process."""
         self.loader.set_epoch(epoch)
-        self._turns.zero_()
+        self._iterations.zero_()
 
     def state_dict(self) -> dict[str, Any]:
-        """Where this process stands: its share of the batches, in a worker."""
-        return {"loader": self.loader.state_dict(), "given": 0} if self._at is None else dict(self._at)
+        """Return the state of this process; in a worker, that of its own batches."""
+        return (
+            {"loader": self.loader.state_dict(), "given": 0} if self._worker_state is None else dict(self._worker_state)
+        )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Have the next iteration go on from a state. Raises LoaderStateError for one of another share."""
+        """Resume the next iteration from a state. Raises LoaderStateError for a state of another worker."""
         if torch.utils.data.get_worker_info() is not None:
             self._loaded = dict(state)
         elif state["given"]:
@@ -121,87 +124,108 @@ class TorchIterableDataset(torch.utils.data.IterableDataset[Any]):
             )
         else:
             self.loader.load_state_dict(state["loader"])
-            self._turns.zero_()
+            self._iterations.zero_()
 
-    def _share(self, worker: int, workers: int, seed: int) -> Iterator[Any]:
-        """Every ``workers``-th batch; ``seed`` is the same in all workers of an iteration and another in the next."""
-        loader = self._of_worker()
-        given = self._go_to(loader, [worker, workers], seed)
-        # Now, not with the first batch: the state of a worker that has given none is asked for, too.
-        at = self._at = {"loader": loader.state_dict(), "given": given, "share": [worker, workers]}
-        return self._counted(every_nth(loader, worker + given * workers, workers), at)
+    def _worker_batches(self, worker: int, workers: int, seed: int) -> Iterator[Any]:
+        """Return every ``workers``-th batch; ``seed`` is the same in all workers and new in each iteration."""
+        loader = self._worker_loader()
+        if workers > 1:
+            spec = loader._spec  # noqa: SLF001 - samplers have no public property
+            _refuse_unseeded(spec.sampler or spec.batch_sampler)
+        given = self._set_position(loader, [worker, workers], seed)
+        # Set before the first batch: the state may be requested before it.
+        at = self._worker_state = {"loader": loader.state_dict(), "given": given, "share": [worker, workers]}
+        return self._count_batches(every_nth(loader, worker + given * workers, workers), at)
 
-    def _counted(self, batches: Iterator[Any], at: dict[str, Any]) -> Iterator[Any]:
+    def _count_batches(self, batches: Iterator[Any], at: dict[str, Any]) -> Iterator[Any]:
         for batch in batches:
             at["given"] += 1
-            yield as_tensors(batch)
-        self._at = {**at, "loader": self.loader.state_dict(), "given": 0}
+            yield as_tensors(batch, is_batch=self.loader.gives_batches)
+        self._worker_state = {**at, "loader": self.loader.state_dict(), "given": 0}
 
-    def _of_worker(self) -> load.DataLoader:
-        if self._begun is None:
-            self._begun = self.loader.state_dict()
+    def _worker_loader(self) -> load.DataLoader:
+        if self._parent_state is None:
+            self._parent_state = self.loader.state_dict()
             options = self.loader.settings
-            # The workers are what works side by side; a thread in each reads on while a batch is sent to the parent.
-            one = {"num_workers": 1, "prefetch": 2} if options.num_workers == "auto" else {}
-            self.loader = _ranked(self.loader).with_options(**one)
+            # Workers run in parallel; one thread in each reads while a batch is sent to the parent.
+            changes = {"num_workers": 1, "prefetch": 2} if options.num_workers == "auto" else {}
+            self.loader = _with_distributed_rank(self.loader).with_options(**changes)
         return self.loader
 
-    def _go_to(self, loader: load.DataLoader, share: list[int], seed: int) -> int:
-        """Have the loader stand where this iteration begins; returns how many batches were given of it already."""
+    def _set_position(self, loader: load.DataLoader, share: list[int], seed: int) -> int:
+        """Set the loader to the beginning of this iteration; return how many of its batches were yielded before."""
         loaded, self._loaded = self._loaded, None
-        begun, self._count = self._begun or {}, self._count + 1
-        turn = IterationCounter(self._turns, json.dumps(begun), f"{seed} {self._count}")
+        begun, self._count = self._parent_state or {}, self._count + 1
+        iteration = IterationCounter(self._iterations, json.dumps(begun), f"{seed} {self._count}")
         if loaded is not None:
             if loaded["given"] and loaded["share"] != share:
                 raise LoaderStateError("the state is of another worker", expected=share, found=loaded["share"])
             loader.load_state_dict(loaded["loader"])
-            turn.claim(max(0, loader.epoch - begun["epoch"]))
+            iteration.claim(max(0, loader.epoch - begun["epoch"]))
             return int(loaded["given"])
-        number = turn.number()
+        number = iteration.number()
         loader.load_state_dict(begun)
         if number:
             loader.set_epoch(begun["epoch"] + number)
         return 0
 
 
-def _ranked(loader: load.DataLoader) -> load.DataLoader:
-    """The loader, or one like it that has torch.distributed's rank."""
-    found = ranks()
-    known = {"rank": loader.split.rank, "world_size": loader.split.world_size}
-    if loader.settings.rank is not None or not found or found == known:
+def _refuse_unseeded(sampler: Any) -> None:
+    """Raise OptionError for a sampler of PyTorch that would draw another list in each worker."""
+    for part in (sampler, getattr(sampler, "sampler", None)):  # a BatchSampler has one inside
+        if part is not None and getattr(part, "generator", part) is None:
+            raise OptionError(
+                f"{type(part).__name__} draws another list in each of several workers",
+                expected="generator=torch.Generator().manual_seed(...)",
+                found="generator=None",
+                hint="or pass shuffle=True and seed= to shoal.DataLoader instead of a sampler",
+            )
+
+
+def _with_distributed_rank(loader: load.DataLoader) -> load.DataLoader:
+    """Return the loader, or a copy with the rank of torch.distributed."""
+    ranks = distributed_ranks()
+    current = {"rank": loader.split.rank, "world_size": loader.split.world_size}
+    if loader.settings.rank is not None or not ranks or ranks == current:
         return loader
-    made = loader.with_options(**found)
-    made.load_state_dict(loader.state_dict())
-    return made
+    copy = loader.with_options(**ranks)
+    copy.load_state_dict(loader.state_dict())
+    return copy
 
 
 class IterationCounter:
-    """Which iteration of PyTorch's loader this is: all its workers must come to the same number, without a word.
+    """Number of the iteration of PyTorch's loader, the same in all of its workers, which do not communicate.
 
-    They know a seed that is new in each iteration, and share a few numbers in memory. The first worker with a new seed
-    writes it down beside the next number; one that does so at the same time writes the same. An entry is one word of
-    64 bits, so it is never seen half: the place where the parent's loader stood, the seed, the number plus one.
+    Workers have a seed that is new in each iteration, and share a few numbers in memory. The first worker with a new
+    seed stores it with the next number; another that does so at the same time stores the same. An entry is one 64-bit
+    word, so it is written atomically: a tag of the parent's state, a tag of the seed, and the number plus one.
     """
 
-    def __init__(self, shared: Any, begun: str, seed: str) -> None:
+    def __init__(self, shared: Any, parent_state: str, seed: str) -> None:
         self._shared = shared
-        self._begun = zlib.crc32(begun.encode()) >> (32 - _TAG)
-        self._seed = zlib.crc32(seed.encode()) >> (32 - _TAG)
+        self._parent_tag = zlib.crc32(parent_state.encode()) >> (32 - _TAG_BITS)
+        self._seed_tag = zlib.crc32(seed.encode()) >> (32 - _TAG_BITS)
 
     def number(self) -> int:
-        """The number of this iteration, counted from where the parent's loader stood."""
+        """Return the number of this iteration, counted from the state of the parent's loader."""
         entries = [self._parts(entry) for entry in self._shared.tolist()]
-        mine = {seed: number for begun, seed, number in entries if begun == self._begun and number >= 0}
-        if self._seed not in mine:
+        mine = {seed: number for parent, seed, number in entries if parent == self._parent_tag and number >= 0}
+        if self._seed_tag not in mine:
             return self.claim(max(mine.values(), default=-1) + 1)
-        return mine[self._seed]
+        return mine[self._seed_tag]
 
     def claim(self, number: int) -> int:
-        """Say that this iteration has this number."""
-        self._shared[number % TURNS] = (self._begun << (_TAG + _NUMBER)) | (self._seed << _NUMBER) | (number + 1)
+        """Store the number of this iteration."""
+        self._shared[number % _MAX_ITERATIONS] = (
+            (self._parent_tag << (_TAG_BITS + _NUMBER_BITS)) | (self._seed_tag << _NUMBER_BITS) | (number + 1)
+        )
         return number
 
     @staticmethod
     def _parts(entry: int) -> tuple[int, int, int]:
-        tag = (1 << _TAG) - 1
-        return entry >> (_TAG + _NUMBER), (entry >> _NUMBER) & tag, (entry & ((1 << _NUMBER) - 1)) - 1
+        tag = (1 << _TAG_BITS) - 1
+        return (
+            entry >> (_TAG_BITS + _NUMBER_BITS),
+            (entry >> _NUMBER_BITS) & tag,
+            (entry & ((1 << _NUMBER_BITS) - 1)) - 1,
+        )

@@ -1,14 +1,8 @@
-"""A page to look at datasets with: samples, columns, shards, schema, lenses, and builds while they run.
+"""A web viewer for datasets: samples, columns, shards, schema, lenses, and builds while they run.
 
-::
-
-    _opened     the dataset, and which samples a request is about     _places     where a value lies, and reading it
-    _reading    the values a page shows, with as few bytes as it takes _kinds      what a field is to somebody who looks
-    _html       elements that escape what is put into them            _values     values as HTML
-    _pictures   images made small, heat maps     _plots  lines, bars  _media      bytes for a browser, in parts
-    _layout     the frame of every page
-    _grid _sample _facets _suggest _shards _schema _lenses _building _problems    the pages, one module each
-    _guard      who may ask       _app  addresses                     _serve      from start to stop
+``_server`` starts it, ``_app`` has the routes and checks who asks, and each ``_page_*`` module makes pages.
+``_session`` is the open dataset and reads values from it; ``_kinds``, ``_values``, ``_media`` and ``_html`` turn them
+into HTML.
 
 Starlette and uvicorn are imported when a viewer starts; nothing here is loaded by ``import shoal``.
 """

@@ -13,7 +13,7 @@ from importlib import import_module, resources
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode
 
-from shoal.dataset import F
+from shoal.dataset._query import F
 from shoal.errors import MissingExtraError, QueryError, ShoalError
 
 from ._autocomplete import suggestions
@@ -36,7 +36,7 @@ from ._media import SANDBOX, drawing, part_of, picture_at, problem_picture, stor
 from ._page_sample import lenses_page, peek_text, sample_page, schema_page
 from ._page_samples import columns_page, facets_part, filter_box, grid_page
 from ._page_shards import build_page, build_part, build_state, shards_page, verified_part
-from ._session import Place, SampleQuery, ViewerSession
+from ._session import SampleQuery, ValuePath, ViewerSession
 from ._values import hex_dump
 
 if TYPE_CHECKING:
@@ -50,11 +50,6 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-
-# ------------------------------------------------------------------------------------------------------ the application
-
-
 _LOG = logging.getLogger("shoal.viewer")
 _STATIC = {
     "style.css": "text/css; charset=utf-8",
@@ -319,13 +314,10 @@ def _number(request: Request, name: str, default: int) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else default
 
 
-def _place(request: Request) -> Place:
+def _place(request: Request) -> ValuePath:
     asked = request.query_params
     at = tuple(asked.getlist("at")[:32])
-    return Place(request.path_params["number"], asked.get("field", ""), at, asked.get("lens"), asked.get("v", ""))
-
-
-# ---------------------------------------------------------------------------------------------------------- who may ask
+    return ValuePath(request.path_params["number"], asked.get("field", ""), at, asked.get("lens"), asked.get("v", ""))
 
 
 POLICY = (
@@ -366,7 +358,7 @@ class AccessPolicy:
     def is_called(self, host: str) -> bool:
         """Whether a Host header names this server.
 
-        Example:
+        Examples:
             >>> door = AccessPolicy("secret", 8000)
             >>> door.is_called("localhost:8000"), door.is_called("evil.example:8000"), door.is_called("localhost")
             (True, False, False)

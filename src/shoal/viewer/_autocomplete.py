@@ -1,4 +1,4 @@
-"""What may come next in a condition: columns, operators, and the values that a column has."""
+"""Suggestions for completing a condition: columns, operators, and the values of a column."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from shoal.dataset import F
+from shoal.dataset._query import F
 from shoal.errors import ShoalError
 
 from ._session import ViewerSession
@@ -39,7 +39,7 @@ class Suggestion:
 def suggestions(opened: ViewerSession, text: str, at: int) -> tuple[int, list[Suggestion]]:
     """Where the word at the cursor starts, and what may stand there.
 
-    Example:
+    Examples:
         >>> import shoal
         >>> with shoal.ShardWriter("memory://doc/suggest/a-%06d.tar") as writer:
         ...     writer.write({"__key__": "a", "json": {"width": 640, "label": "cat"}})

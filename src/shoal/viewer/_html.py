@@ -20,7 +20,7 @@ from shoal.errors import (
     ShoalError,
     StoreError,
 )
-from shoal.store import base_name, parent_url
+from shoal.store._url import base_name, parent_url
 
 from ._session import SampleQuery
 
@@ -72,7 +72,7 @@ _VOID = frozenset({"br", "hr", "img", "input", "link", "meta"})
 def tag(name: str, /, *children: Child, **attributes: Attribute) -> Html:
     """An element. ``cls`` is ``class``, ``for_`` is ``for``, ``data_key`` is ``data-key``; None and False are left out.
 
-    Example:
+    Examples:
         >>> tag("p", "a < b ", tag("b", "!"), cls="note", hidden=True, id=None)
         '<p class="note" hidden>a &lt; b <b>!</b></p>'
     """
@@ -92,7 +92,7 @@ def _attribute(name: str, value: Attribute) -> str:
 def fragment(*children: Child) -> Html:
     """Several children, one after the other.
 
-    Example:
+    Examples:
         >>> fragment("<", [1, None, tag("br")])
         '&lt;1<br>'
     """
@@ -112,7 +112,7 @@ def _written(child: Child) -> str:
 def plain(text: str, longest: int = 400) -> str:
     r"""A name from a dataset, safe to read: characters that hide, or turn the text around, are written out.
 
-    Example:
+    Examples:
         >>> plain("evil\u202egpj.exe\x00")
         'evil\\u202egpj.exe\\x00'
     """
@@ -135,7 +135,7 @@ class Frame:
 def asked(address: str, ask: SampleQuery, **more: str | int | None) -> str:
     """An address with what is asked for.
 
-    Example:
+    Examples:
         >>> asked("/", SampleQuery("width >= 2"), page=3)
         '/?where=width%20%3E%3D%202&page=3'
     """
@@ -221,7 +221,7 @@ def _keys() -> Html:
 def show_bytes(size: float) -> str:
     """A size.
 
-    Example:
+    Examples:
         >>> show_bytes(512), show_bytes(20_480), show_bytes(3_000_000_000)
         ('512 B', '20.5 kB', '3.0 GB')
     """
@@ -237,7 +237,7 @@ def show_bytes(size: float) -> str:
 def show_count(number: int, word: str) -> str:
     """A number of things.
 
-    Example:
+    Examples:
         >>> show_count(1, "shard"), show_count(2000, "sample")
         ('1 shard', '2,000 samples')
     """
@@ -247,7 +247,7 @@ def show_count(number: int, word: str) -> str:
 def show_number(value: float) -> str:
     """A number in a few digits.
 
-    Example:
+    Examples:
         >>> show_number(1234567), show_number(0.1234567), show_number(3.0), show_number(float("nan"))
         ('1,234,567', '0.1235', '3', 'nan')
     """

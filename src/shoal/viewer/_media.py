@@ -11,13 +11,14 @@ from typing import Any
 from urllib.parse import quote
 
 import numpy as np
-import numpy.typing as npt
 
-from shoal.codec import Buffer
+from shoal._typing import AnyArray
+from shoal.codec._codec import Buffer
 from shoal.errors import DecodeError, FieldError, MissingExtraError, ShoalError
 
 from ._html import Html, plain, show_number, tag
-from ._session import Place, ViewerSession, kind_of, media_type, value_at
+from ._kinds import kind_of, media_type
+from ._session import ValuePath, ViewerSession, value_at
 
 __all__ = [
     "array_facts",
@@ -32,12 +33,6 @@ __all__ = [
     "slices_in",
     "stored_bytes",
 ]
-
-Array = npt.NDArray[Any]
-
-
-# -------------------------------------------------------------------------------------------------- bytes for a browser
-
 
 _STEP = 1 << 20
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
@@ -67,7 +62,7 @@ class Part:
     headers: dict[str, str]
 
 
-def stored_bytes(opened: ViewerSession, place: Place) -> Extent:
+def stored_bytes(opened: ViewerSession, place: ValuePath) -> Extent:
     """The bytes at a place; of a stored field only those that are asked for are read. Raises ShoalError."""
     source = opened.shards
     if source is not None and place.lens is None and not place.at:
@@ -86,7 +81,7 @@ def stored_bytes(opened: ViewerSession, place: Place) -> Extent:
     return Extent(len(data), lambda start, stop: data[start:stop])
 
 
-def part_of(extent: Extent, place: Place, asked: str | None, *, download: bool) -> Part:
+def part_of(extent: Extent, place: ValuePath, asked: str | None, *, download: bool) -> Part:
     """What to answer to a request for bytes, perhaps of a range. Raises DecodeError for what is not to be played."""
     headers = {"accept-ranges": "bytes", "content-security-policy": SANDBOX}
     if download:
@@ -109,7 +104,7 @@ def part_of(extent: Extent, place: Place, asked: str | None, *, download: bool) 
 def _range(asked: str | None, size: int) -> tuple[int, int] | None:
     """The range that was asked for. An open end gets a megabyte: players ask on, and may never want the rest.
 
-    Example:
+    Examples:
         >>> _range("bytes=10-19", 100), _range("bytes=-5", 100), _range("bytes=0-", 10**9), _range(None, 100)
         ((10, 20), (95, 100), (0, 1048576), None)
     """
@@ -123,14 +118,14 @@ def _range(asked: str | None, size: int) -> tuple[int, int] | None:
     return start, min(size, int(last) + 1 if last else start + _STEP)
 
 
-def _attachment(place: Place) -> str:
+def _attachment(place: ValuePath) -> str:
     """A file name that no header, shell or file system trips over."""
     name = ".".join((str(place.number), place.field, *place.at))
     name = re.sub(r"[^\w.-]+", "_", plain(name, 120)).strip(".") or "field"
     return f"attachment; filename*=UTF-8''{quote(name)}"
 
 
-def picture_at(opened: ViewerSession, place: Place, width: int, plane: int) -> Picture:
+def picture_at(opened: ViewerSession, place: ValuePath, width: int, plane: int) -> Picture:
     """A picture of the value at a place. Raises ShoalError."""
     value = value_at(opened, place)
     while isinstance(value, dict) and value and not place.at:  # an .npz on a card: its first array
@@ -148,7 +143,7 @@ def _array(array: np.ndarray[Any, Any], plane: int) -> Picture:
     return array_picture(array, plane)
 
 
-def drawing(opened: ViewerSession, place: Place) -> bytes:
+def drawing(opened: ViewerSession, place: ValuePath) -> bytes:
     """A stored SVG, to be drawn as an image. Raises DecodeError where it is none, or has entities to expand."""
     data = value_at(opened, place)
     if (
@@ -183,9 +178,6 @@ def problem_picture(error: ShoalError) -> bytes:
     return tag(
         "svg", box, *text, xmlns="http://www.w3.org/2000/svg", width=320, height=120, viewBox="0 0 320 120"
     ).encode("utf-8", "replace")
-
-
-# --------------------------------------------------------------------------------------------------- pictures made here
 
 
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "DIB", "TIFF", "GIF", "PPM", "JPEG2000", "AVIF", "TGA", "ICO", "PCX", "QOI")
@@ -296,14 +288,11 @@ def _saved(image: Any, form: str, **options: Any) -> bytes:
     return out.getvalue()
 
 
-def _png(pixels: Array) -> Picture:
+def _png(pixels: AnyArray) -> Picture:
     return Picture(_saved(require_pillow().fromarray(pixels), "PNG"), "image/png")
 
 
-# --------------------------------------------------------------------------------------------------------------- arrays
-
-
-def looks_like_image(array: Array) -> bool:
+def looks_like_image(array: AnyArray) -> bool:
     """Whether an array is most likely pixels: three or four channels, last or first, as bytes or from 0 to 1."""
     if array.ndim != 3 or min(array.shape) == 0:
         return False
@@ -312,48 +301,48 @@ def looks_like_image(array: Array) -> bool:
     return channels and large and (array.dtype == np.uint8 or _is_unit(array))
 
 
-def _is_unit(array: Array) -> bool:
+def _is_unit(array: AnyArray) -> bool:
     if array.dtype.kind != "f":
         return False
     some = array.reshape(-1)[: 1 << 16]
     return bool(np.isfinite(some).all() and some.size and some.min() >= 0 and some.max() <= 1)
 
 
-def slices_in(array: Array) -> int:
+def slices_in(array: AnyArray) -> int:
     """How many planes an array has: one for each combination of the first dimensions."""
     return int(np.prod(array.shape[:-2])) if array.ndim > 2 and not looks_like_image(array) else 1
 
 
-def as_plane(array: Array, at: int = 0) -> Array:
+def as_plane(array: AnyArray, at: int = 0) -> AnyArray:
     """One plane of an array of two dimensions or more, thinned out to what a picture can show."""
     plane = array.reshape(-1, *array.shape[-2:])[at % max(1, slices_in(array))] if array.ndim > 2 else array
     steps = [max(1, -(-length // 1024)) for length in plane.shape]
     return plane[:: steps[0], :: steps[1]]
 
 
-def array_picture(array: Array, at: int = 0) -> Picture:
+def array_picture(array: AnyArray, at: int = 0) -> Picture:
     """An array of two dimensions or more as a picture: pixels as they are, else a heat map. Raises DecodeError."""
     if array.dtype.kind not in "biufc" or array.ndim < 2 or array.size == 0:
         raise DecodeError("this array cannot be drawn", found=f"{array.dtype} {array.shape}")
     return _png(_pixels(array) if looks_like_image(array) else _shaded(as_plane(array, at)))
 
 
-def _pixels(array: Array) -> Array:
+def _pixels(array: AnyArray) -> AnyArray:
     pixels = array if array.shape[-1] in (3, 4) else np.moveaxis(array, 0, -1)
     steps = [max(1, -(-length // 1024)) for length in pixels.shape[:2]]
     pixels = pixels[:: steps[0], :: steps[1]]
     return np.ascontiguousarray(pixels if pixels.dtype == np.uint8 else (pixels * 255).round().astype(np.uint8))
 
 
-def _shaded(plane: Array) -> Array:
+def _shaded(plane: AnyArray) -> AnyArray:
     """Values as colours, from the smallest to the largest; what is no number is grey."""
     levels, known = _levels(plane)
-    colours: Array = _MAP[levels]
+    colours: AnyArray = _MAP[levels]
     colours[~known] = _UNKNOWN
     return colours
 
 
-def _levels(plane: Array) -> tuple[Array, Array]:
+def _levels(plane: AnyArray) -> tuple[AnyArray, AnyArray]:
     """Values as 0 to 255, from the smallest to the largest, and which of them are numbers at all."""
     with np.errstate(all="ignore"):
         values = (np.abs(plane) if plane.dtype.kind == "c" else plane).astype(np.float64)
@@ -364,15 +353,12 @@ def _levels(plane: Array) -> tuple[Array, Array]:
     return (np.clip(scaled, 0, 1) * 255).astype(np.uint8), known
 
 
-# ------------------------------------------------------------------------------------------- drawings as SVG of our own
-
-
 _WIDTH, _HEIGHT = 320, 120
 _POINTS = 320
 _LOOKED_AT = 1 << 24
 
 
-def line_plot(array: Array, *, alone: bool = False) -> Html:
+def line_plot(array: AnyArray, *, alone: bool = False) -> Html:
     """An array of one dimension as a line; a long one as the band between its smallest and largest values.
 
     ``alone``: as an image file, with colours of its own, which suit light and dark.
@@ -398,12 +384,12 @@ def line_plot(array: Array, *, alone: bool = False) -> Html:
     )
 
 
-def _numbers(array: Array) -> Array:
+def _numbers(array: AnyArray) -> AnyArray:
     with np.errstate(all="ignore"):
         return (np.abs(array) if array.dtype.kind == "c" else array).astype(np.float64)
 
 
-def _ends(values: Array) -> tuple[float, float]:
+def _ends(values: AnyArray) -> tuple[float, float]:
     known = values[np.isfinite(values)]
     if not len(known):
         return 0.0, 1.0
@@ -411,19 +397,19 @@ def _ends(values: Array) -> tuple[float, float]:
     return (low, high) if high > low else (low - 0.5, high + 0.5)
 
 
-def _heights(values: Array, low: float, high: float) -> Array:
+def _heights(values: AnyArray, low: float, high: float) -> AnyArray:
     with np.errstate(all="ignore"):
         part = (values / 2 - low / 2) / (high / 2 - low / 2)
     part = np.nan_to_num(part, nan=0.0, posinf=1.0, neginf=0.0)
     return _HEIGHT - 6 - np.clip(part, 0, 1) * (_HEIGHT - 12)
 
 
-def _line(values: Array, low: float, high: float) -> str:
+def _line(values: AnyArray, low: float, high: float) -> str:
     across = np.linspace(4, _WIDTH - 4, len(values)) if len(values) > 1 else np.array([_WIDTH / 2])
     return _points(across, _heights(values, low, high))
 
 
-def _band(values: Array, low: float, high: float) -> str:
+def _band(values: AnyArray, low: float, high: float) -> str:
     edges = np.linspace(0, len(values), _POINTS + 1).astype(np.int64)
     known = np.where(np.isfinite(values), values, low)
     most, least = np.maximum.reduceat(known, edges[:-1]), np.minimum.reduceat(known, edges[:-1])
@@ -432,14 +418,14 @@ def _band(values: Array, low: float, high: float) -> str:
     return _points(np.concatenate((across, across[::-1])), np.concatenate((upper, lower[::-1])))
 
 
-def _points(across: Array, down: Array) -> str:
+def _points(across: AnyArray, down: AnyArray) -> str:
     return " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(across.tolist(), down.tolist(), strict=True))
 
 
-def array_facts(array: Array) -> str:
+def array_facts(array: AnyArray) -> str:
     """Type, shape and range of an array, in a few words.
 
-    Example:
+    Examples:
         >>> array_facts(np.arange(6, dtype=np.float32).reshape(2, 3))
         'float32 · 2 by 3 · 0 to 5, mean 2.5'
     """

@@ -9,27 +9,28 @@ from typing import Any
 import numpy as np
 
 from shoal.errors import PositionError, ShoalError
-from shoal.sample import Lens
-from shoal.schema import Schema
-from shoal.shard import ShardSource, field_totals
-from shoal.store import base_name
+from shoal.sample._lens import Lens
+from shoal.schema._schema import Schema
+from shoal.shard._index import field_totals
+from shoal.shard._source import ShardSource
+from shoal.store._url import base_name
 
 from ._html import Child, Frame, Html, asked, fragment, page, plain, show_bytes, show_count, show_number, tag
+from ._kinds import kind_of
 from ._page_samples import PAGE
 from ._session import (
     PAGE_LIMITS,
     Failure,
-    Place,
     Record,
     SampleQuery,
     TooLarge,
+    ValuePath,
     ViewerSession,
     as_mapping,
-    kind_of,
     lens_named,
     lenses_of,
-    place_of,
     read_values,
+    stored_path,
     typed_sample,
 )
 from ._values import show_error, show_field, show_value
@@ -85,7 +86,7 @@ def _walk(ask: SampleQuery, position: int, count: int) -> Html:
 
 def _section(record: Record, number: int, values: dict[str, Any]) -> Html:
     member, crc = record.members[number], record.crcs[number]
-    value, place, kind = values.get(member.field), place_of(record, member.field), kind_of(member.field)
+    value, place, kind = values.get(member.field), stored_path(record, member.field), kind_of(member.field)
     whole = value is not None and not isinstance(value, Failure | TooLarge) and member.size <= PAGE_LIMITS.get(kind, 0)
     facts = [("offset", f"{member.offset:,}"), ("size", f"{member.size:,} B")]
     facts += [("crc32", f"{crc:08x}")] if crc is not None else []
@@ -106,7 +107,7 @@ def _section(record: Record, number: int, values: dict[str, Any]) -> Html:
     return tag("section", heading, tag("div", shown, draw, cls=f"shown kind-{kind}"), foot, peek, cls="field")
 
 
-def _drawn_svg(place: Place, size: int) -> Html | None:
+def _drawn_svg(place: ValuePath, size: int) -> Html | None:
     """As an image no script of it runs and nothing is fetched; it is drawn only for whoever asks."""
     if size > 1 << 20:
         return None
@@ -115,7 +116,7 @@ def _drawn_svg(place: Place, size: int) -> Html | None:
 
 
 def _value(record: Record, name: str, value: Any) -> Html:
-    shown = show_value(value, Place(record.number, name), big=True)
+    shown = show_value(value, ValuePath(record.number, name), big=True)
     return tag("section", tag("h2", plain(name)), tag("div", shown, cls="shown"), cls="field")
 
 
@@ -143,17 +144,17 @@ def _sample_columns(opened: ViewerSession, record: Record) -> Html | None:
     rows = []
     for name, column in list(columns.items())[:60]:
         value = column[record.row].as_py()
-        rows.append(tag("div", tag("dt", plain(name, 60)), tag("dd", _told(value))))
+        rows.append(tag("div", tag("dt", plain(name, 60)), tag("dd", _cell_text(value))))
     return tag("section", tag("h2", "In the index"), tag("dl", *rows, cls="pairs")) if rows else None
 
 
-def _told(value: Any) -> str:
+def _cell_text(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return show_number(value) if isinstance(value, int | float) else plain(str(value), 160)
 
 
-def peek_text(opened: ViewerSession, place: Place, most: int = 512) -> bytes:
+def peek_text(opened: ViewerSession, place: ValuePath, most: int = 512) -> bytes:
     """The first bytes of a stored field. Raises ShoalError."""
     source = opened.shards
     if source is None:
@@ -226,7 +227,7 @@ def _row(opened: ViewerSession, record: Record, lens: Lens[Any, Any]) -> Html:
 def _side(sample: Any, number: int, lens: str) -> Html:
     parts: list[Child] = []
     for name, value in list(as_mapping(sample).items())[:40]:
-        shown = show_value(value, Place(number, name, lens=lens), big=False)
+        shown = show_value(value, ValuePath(number, name, lens=lens), big=False)
         parts.append(tag("div", tag("h4", plain(name, 60)), shown, cls="part"))
     return tag("div", *parts, cls="parts")
 
@@ -258,7 +259,7 @@ def schema_page(opened: ViewerSession, frame: Frame) -> Html:
     else:
         body.append(_type(schema, kind))
     if dataset.metadata:
-        shown = show_value(dataset.metadata, Place(0, ""), big=True)
+        shown = show_value(dataset.metadata, ValuePath(0, ""), big=True)
         body.append(_part("Metadata", "Said of the dataset when it was written.", shown))
     return page(frame, "Schema", *body, here="/schema")
 

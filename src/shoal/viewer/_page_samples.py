@@ -1,4 +1,4 @@
-"""The page of samples: the grid, and facets at its side."""
+"""The page of samples, a grid with facets at its side, and the page of columns."""
 
 from __future__ import annotations
 
@@ -13,33 +13,28 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute
 
-from shoal.dataset import F
+from shoal.dataset._dataset import Dataset
+from shoal.dataset._query import F
 from shoal.errors import FieldError, ShoalError
-from shoal.shard import Source
 
 from ._html import Child, Frame, Html, asked, fragment, page, plain, show_bytes, show_count, show_number, tag
+from ._kinds import Kind, kind_of
 from ._media import bars
 from ._session import (
     CARD_LIMITS,
     Failure,
-    Kind,
-    Place,
     QueryResult,
     Record,
     SampleQuery,
+    ValuePath,
     Values,
     ViewerSession,
-    kind_of,
-    place_of,
     read_values,
+    stored_path,
 )
 from ._values import show_error, show_field, show_value
 
 __all__ = ["PAGE", "columns_page", "facets_of", "facets_part", "filter_box", "grid_page", "joined"]
-
-
-# -------------------------------------------------------------------------------------------------- the page of samples
-
 
 PAGE = 24
 _FIRST: tuple[Kind, ...] = ("image", "video", "audio", "array", "text", "svg", "value", "bytes", "pickle")
@@ -219,7 +214,7 @@ def _stored(record: Record, values: Values) -> list[Html]:
     parts = []
     for member in members[:_ON_A_CARD]:
         field, kind = member.field, kind_of(member.field)
-        shown = show_field(field, values.get(field), place_of(record, field), member.size, big=False)
+        shown = show_field(field, values.get(field), stored_path(record, field), member.size, big=False)
         parts.append(tag("div", shown, cls=f"kind-{kind}"))
     return parts
 
@@ -227,13 +222,10 @@ def _stored(record: Record, values: Values) -> list[Html]:
 def _plain(record: Record, values: Sequence[Any] | Values) -> list[Html]:
     parts = []
     for name, value in list(dict(values).items())[:_ON_A_CARD]:
-        place = Place(record.number, name)
+        place = ValuePath(record.number, name)
         shown = show_error(value.error) if isinstance(value, Failure) else show_value(value, place, big=False)
         parts.append(tag("div", tag("span", plain(name, 40), cls="label"), shown, cls="kind-value"))
     return parts or [fragment()]
-
-
-# ------------------------------------------------------------------------------------------------------ columns counted
 
 
 pc: Any = pyarrow.compute
@@ -270,24 +262,25 @@ def facets_of(opened: ViewerSession, ask: SampleQuery, names: Sequence[str] | No
     """The columns of the samples that are asked for. Raises QueryError."""
     numbers = opened.numbers(ask)
     chosen = (opened.dataset.column_names if names is None else names)[:_MOST_COLUMNS]
-    source = opened.dataset.source
+    view = opened.dataset
+    if numbers.chosen is not None:
+        view = view.select(np.searchsorted(view.numbers, numbers.chosen))
     try:
-        table = source.table(chosen)  # at once, since each table goes through the indexes of all shards
+        table = view.table(chosen)  # at once, since each table goes through the indexes of all shards
     except FieldError:
-        return [_alone(source, numbers, name) for name in chosen]
-    return [_facet(name, table.column(at), numbers) for at, name in enumerate(chosen)]
+        return [_alone(view, name) for name in chosen]
+    return [_facet(name, table.column(at)) for at, name in enumerate(chosen)]
 
 
-def _alone(source: Source, numbers: QueryResult, name: str) -> Facet:
+def _alone(view: Dataset[Any], name: str) -> Facet:
     """One column by itself, where some column cannot be counted."""
     try:
-        return _facet(name, source.table([name]).column(0), numbers)
+        return _facet(name, view.table([name]).column(0))
     except FieldError as error:
         return Facet(name, "", note=str(error))
 
 
-def _facet(name: str, column: pa.ChunkedArray, numbers: QueryResult) -> Facet:
-    values = column if numbers.chosen is None else column.take(pa.array(numbers.chosen))
+def _facet(name: str, values: pa.ChunkedArray) -> Facet:
     kind, nulls = str(values.type), values.null_count
     known = values.drop_null()
     if pa.types.is_null(values.type) or not len(known):
@@ -361,7 +354,7 @@ def _label(value: Any) -> str:
 def joined(where: str, more: str) -> str:
     """Both conditions.
 
-    Example:
+    Examples:
         >>> joined("", "a = 1"), joined("a = 1 or b = 2", "c = 3"), joined("a = 1", "a = 1")
         ('a = 1', '(a = 1 or b = 2) and c = 3', 'a = 1')
     """
@@ -370,16 +363,13 @@ def joined(where: str, more: str) -> str:
     return f"({where}) and {more}" if " or " in f" {where.lower()} " else f"{where} and {more}"
 
 
-# ----------------------------------------------------------------------------------------------------------------- HTML
-
-
 def facets_part(opened: ViewerSession, ask: SampleQuery) -> Html:
     """The columns, for the side of the page of samples."""
     facets = facets_of(opened, ask)
     if not facets:
         return tag("p", "No metadata columns: the index holds the scalars of json, cls and short txt.", cls="quiet")
-    told = sorted(facets, key=lambda facet: not facet.bins)  # those that say something first
-    return fragment([_shown(facet, ask) for facet in told])
+    by_use = sorted(facets, key=lambda facet: not facet.bins)  # those that have values to show first
+    return fragment([_shown(facet, ask) for facet in by_use])
 
 
 def columns_page(opened: ViewerSession, frame: Frame, ask: SampleQuery) -> Html:

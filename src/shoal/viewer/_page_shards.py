@@ -12,8 +12,12 @@ from typing import Any, Literal
 import msgspec
 
 from shoal.errors import ObjectNotFoundError, PositionError, ShoalError
-from shoal.shard import ShardRecord, ShardSource, UnfinishedWrite, record_of, verify_shard
-from shoal.store import base_name, get, join_url, stat
+from shoal.shard._journal import UnfinishedWrite
+from shoal.shard._manifest import ShardRecord, record_of
+from shoal.shard._source import ShardSource
+from shoal.shard._verify import verify_shard
+from shoal.store._operations import get, stat
+from shoal.store._url import base_name, join_url
 
 from ._html import Child, Frame, Html, fragment, page, plain, show_bytes, show_count, tag
 from ._media import bars
@@ -23,11 +27,6 @@ from ._session import ViewerSession
 __all__ = ["build_page", "build_part", "build_state", "shards_page", "verified_part"]
 
 Health = Literal["sound", "missing", "changed", "unknown"]
-
-
-# ---------------------------------------------------------------------------------------------------- the map of shards
-
-
 _ROWS = 100
 _MOST_BARS = 400
 _BY_GRAVITY: tuple[Health, ...] = ("sound", "unknown", "changed", "missing")
@@ -206,9 +205,6 @@ def verified_part(opened: ViewerSession, number: int) -> Html:
         ".",
     )
     return fragment(tag("div", head, tag("ul", *problems, rest), todo, cls="problems", role="status"))
-
-
-# ------------------------------------------------------------------------------------------ the page of a running write
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Serving: at which address, who can reach it, from start to stop."""
+"""Start and stop the viewer's server: `view`, `viewing`, and the address with its token."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shoal.errors import OptionError, StoreError
-from shoal.sample import Lens
+from shoal.sample._lens import Lens
 
 from ._app import AccessPolicy, require_starlette, viewer_app
 from ._session import ViewerSession, ViewOptions
@@ -176,7 +176,7 @@ def viewing(
         StoreError: There is nothing at ``path``, or the address is taken.
         ManifestError: What is there is no dataset.
 
-    Example:
+    Examples:
         >>> import shoal
         >>> from shoal.viewer import viewing
         >>> with shoal.ShardWriter("memory://doc/viewing/a-%06d.tar") as writer:

@@ -1,4 +1,8 @@
-"""The open dataset, and the values that pages read from it."""
+"""The open dataset, and the values that pages read from it.
+
+`ViewerSession` is the dataset, and answers which samples a request is about. A `ValuePath` names a value: a field of a
+sample, or something inside it. `read_values` reads what a page shows with as few bytes as possible.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +14,16 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any
 from urllib.parse import quote, urlencode
 
 import numpy as np
-import numpy.typing as npt
 
-from shoal.codec import Buffer, codec_for, decode, decode_spec
-from shoal.dataset import Dataset, DatasetDict, load_dataset
+from shoal._typing import IntArray
+from shoal.codec._dispatch import decode, decode_spec
+from shoal.dataset._dataset import Dataset
+from shoal.dataset._load import load_dataset
+from shoal.dataset._splits import DatasetDict
 from shoal.errors import (
     DecodeError,
     FieldError,
@@ -28,43 +34,41 @@ from shoal.errors import (
     ShoalError,
     StaleIndexError,
 )
-from shoal.order import key_of, permute
-from shoal.sample import DictSample, Lens, default_network, is_record, schema_of
-from shoal.shard import Member, ShardSource, UnfinishedWrite, manifest_url, members_of, unfinished_writes
-from shoal.store import join_url, scheme_of, stat, store_for
+from shoal.order._permutation import key_of, permute
+from shoal.sample._annotations import is_record, schema_of
+from shoal.sample._dict_sample import DictSample
+from shoal.sample._lens import Lens, default_network
+from shoal.shard._index import Member, members_of
+from shoal.shard._journal import UnfinishedWrite, unfinished_writes
+from shoal.shard._manifest import manifest_url
+from shoal.shard._source import ShardSource
+from shoal.store._operations import stat
+from shoal.store._registry import store_for
+from shoal.store._url import join_url, scheme_of
+
+from ._kinds import Kind, kind_of
 
 __all__ = [
     "CARD_LIMITS",
     "PAGE_LIMITS",
     "Failure",
-    "Kind",
-    "Place",
     "QueryResult",
     "Record",
     "SampleQuery",
     "TooLarge",
+    "ValuePath",
     "Values",
     "ViewOptions",
     "ViewerSession",
     "as_mapping",
-    "kind_of",
     "lens_named",
     "lenses_of",
-    "media_type",
     "read_values",
-    "sniffed",
     "typed_sample",
     "value_at",
 ]
 
-Int64 = npt.NDArray[np.int64]
 Values = dict[str, Any]
-Kind: TypeAlias = Literal["image", "audio", "video", "text", "svg", "value", "array", "pickle", "bytes"]
-
-
-# ---------------------------------------------------------------------------------------- the dataset that is looked at
-
-
 _MOST_VIEWS = 16
 _SEEDS = 1 << 32
 _LOOK_SECONDS = 2.0
@@ -94,10 +98,10 @@ class QueryResult:
     """The samples that were asked for, by their numbers in the source."""
 
     count: int
-    chosen: Int64 | None = None
+    chosen: IntArray | None = None
     shuffle: int | None = None
 
-    def at(self, start: int, stop: int) -> Int64:
+    def at(self, start: int, stop: int) -> IntArray:
         """Those at these positions, as far as there are any."""
         positions = np.arange(min(start, self.count), min(stop, self.count))
         if self.shuffle is not None and len(positions):
@@ -257,7 +261,7 @@ class ViewerSession:
             chosen = self._of_split(ask.split, view.numbers)
         return QueryResult(len(view) if chosen is None else len(chosen), chosen, ask.shuffle)
 
-    def _of_split(self, split: str, numbers: Int64) -> Int64:
+    def _of_split(self, split: str, numbers: IntArray) -> IntArray:
         source, shards = self.shards, self.splits[split]
         if source is None:
             return numbers
@@ -279,7 +283,7 @@ class ViewerSession:
         some = (source.shard(number).index.columns for number in range(min(shards, len(source.shards))))
         return tuple(dict.fromkeys(name for columns in some for name in columns))
 
-    def records(self, numbers: Int64) -> list[Record]:
+    def records(self, numbers: IntArray) -> list[Record]:
         """Where these samples lie. Raises PositionError."""
         source = self.shards
         if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < len(self.dataset.source):
@@ -298,12 +302,9 @@ class ViewerSession:
             self.noticed(error)
             return Record(number, f"sample {number:,}", source.shards[place].url, row, place, problem=error)
         members = tuple(members_of(shard.index, row))
-        crcs = tuple(_crc(shard.index.fields[member.field].crc, row) for member in members)
+        columns = (shard.index.fields[member.field].crc for member in members)
+        crcs = tuple(None if column is None else int(column[row]) for column in columns)
         return Record(number, shard.index.keys[row].as_py(), shard.url, row, place, members, crcs)
-
-
-def _crc(crcs: npt.NDArray[np.uint32] | None, row: int) -> int | None:
-    return None if crcs is None else int(crcs[row])
 
 
 def _typed(looked: ViewOptions) -> dict[str, Any]:
@@ -317,9 +318,6 @@ def _named(looked: ViewOptions) -> Dataset[Any]:
         return Dataset(path, split=looked.split, **_typed(looked))
     found = load_dataset(path, split=looked.split or "all", **_typed(looked))
     return next(iter(found.values())) if isinstance(found, DatasetDict) else found
-
-
-# --------------------------------------- where a value lies (sample, field, a way into it), and reading what lies there
 
 
 MOST_READ = 64 << 20
@@ -336,7 +334,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ValuePath:
     """A value: a field of a sample, or something inside it."""
 
     number: int
@@ -347,15 +345,15 @@ class Place:
     version: str = ""
     """Changes when the bytes do, so that a browser may keep what it has."""
 
-    def inside(self, name: str) -> Place:
+    def inside(self, name: str) -> ValuePath:
         """The value of this name inside."""
         return replace(self, at=(*self.at, name))
 
     def url(self, verb: str, **more: str | int) -> str:
         """Where a browser finds it, as ``picture``, ``bytes`` or ``peek``.
 
-        Example:
-            >>> Place(7, "a b.npz", ("x",), version="c0ffee").url("picture", width=320)
+        Examples:
+            >>> ValuePath(7, "a b.npz", ("x",), version="c0ffee").url("picture", width=320)
             '/picture/7?field=a%20b.npz&at=x&v=c0ffee&width=320'
         """
         pairs = [("field", self.field), *(("at", part) for part in self.at)]
@@ -365,10 +363,10 @@ class Place:
         return f"/{verb}/{self.number}?{urlencode(pairs, quote_via=quote, errors='replace')}"
 
 
-def place_of(record: Record, field: str) -> Place:
+def stored_path(record: Record, field: str) -> ValuePath:
     """A stored field of a sample."""
     crc = record.crc_of(field)
-    return Place(record.number, field, version="" if crc is None else f"{crc:08x}")
+    return ValuePath(record.number, field, version="" if crc is None else f"{crc:08x}")
 
 
 def decoded(field: str, data: bytes) -> Any:
@@ -383,7 +381,7 @@ def decoded(field: str, data: bytes) -> Any:
     return decode(field, data, _SPEC)
 
 
-def value_at(opened: ViewerSession, place: Place) -> Any:
+def value_at(opened: ViewerSession, place: ValuePath) -> Any:
     """The value at a place: bytes for media and text. Raises ShoalError."""
     if place.lens is not None:
         sample = typed_sample(opened.dataset, place.number)
@@ -420,7 +418,7 @@ def _walked(value: Any, way: Sequence[str]) -> Any:
 def as_mapping(value: Any) -> Mapping[str, Any]:
     """A sample, or a value with parts, by the names of its parts.
 
-    Example:
+    Examples:
         >>> as_mapping({"__key__": "k", "txt": "hi"}), as_mapping(3)
         ({'txt': 'hi'}, {'value': 3})
     """
@@ -455,9 +453,6 @@ def lens_named(opened: ViewerSession, name: str) -> Lens[Any, Any]:
     if name not in lenses:
         raise LensNotFoundError("no such lens", expected=" or ".join(lenses) or "one given by --lens", found=name)
     return lenses[name]
-
-
-# ----------------------------------------------------- the values that a page shows, read with as few bytes as it takes
 
 
 CARD_LIMITS: dict[Kind, int] = {"text": 4096, "svg": 0, "value": 512 << 10}
@@ -547,92 +542,3 @@ def _value(field: str, data: Any) -> Any:
         return Failure(error)
     except RecursionError:
         return Failure(DecodeError("the value is nested too deep to be shown", field=field))
-
-
-# ------------------------------------------------------ what a field is to somebody who looks at it, told from its name
-
-
-_TEXTS = frozenset({"text", "md", "csv", "tsv", "xml", "yaml", "yml", "toml", "log", "srt", "vtt", "py", "css", "js"})
-_MEDIA = {
-    "wav": "audio/wav",
-    "flac": "audio/flac",
-    "mp3": "audio/mpeg",
-    "ogg": "audio/ogg",
-    "opus": "audio/ogg",
-    "m4a": "audio/mp4",
-    "aac": "audio/aac",
-    "mp4": "video/mp4",
-    "m4v": "video/mp4",
-    "mov": "video/mp4",
-    "webm": "video/webm",
-    "mkv": "video/webm",
-    "ogv": "video/ogg",
-}
-_OTHER_SOUND = frozenset({"m4a", "aac"})
-_MAGIC: tuple[tuple[int, bytes, Kind], ...] = (
-    (0, b"\xff\xd8\xff", "image"),
-    (0, b"\x89PNG\r\n\x1a\n", "image"),
-    (0, b"GIF8", "image"),
-    (8, b"WEBP", "image"),
-    (0, b"fLaC", "audio"),
-    (8, b"WAVE", "audio"),
-    (0, b"OggS", "audio"),
-    (0, b"ID3", "audio"),
-    (4, b"ftyp", "video"),
-    (0, b"\x1aE\xdf\xa3", "video"),
-)
-_SOUNDS = {b"fLaC": "audio/flac", b"RIFF": "audio/wav", b"OggS": "audio/ogg", b"ID3": "audio/mpeg"}
-
-
-def kind_of(field: str) -> Kind:
-    """What a field's name says it is.
-
-    Example:
-        >>> kind_of("jpg"), kind_of("meta.json"), kind_of("seg.npy"), kind_of("a.svg"), kind_of("bin")
-        ('image', 'value', 'array', 'svg', 'bytes')
-    """
-    ending = field.lower().rpartition(".")[2]
-    if ending == "svg":
-        return "svg"
-    codec = codec_for(field)
-    if codec is None or (ending == "gz" and codec.kind != "data"):
-        return "audio" if ending in _OTHER_SOUND else "text" if ending in _TEXTS else "bytes"
-    if codec.kind != "data":
-        return codec.kind
-    if codec.name in ("text", "pickle"):
-        return "text" if codec.name == "text" else "pickle"
-    if codec.name in ("npy", "npz", "tenbin"):
-        return "array"
-    return "value" if codec.automatic else "bytes"
-
-
-def sniffed(data: Buffer) -> Kind:
-    """What bytes without a name are.
-
-    Example:
-        >>> sniffed(b"GIF89a..."), sniffed(b"RIFF....WAVEfmt "), sniffed(b"?")
-        ('image', 'audio', 'bytes')
-    """
-    head = bytes(data[:16])
-    for at, magic, kind in _MAGIC:
-        if head[at : at + len(magic)] == magic:
-            return kind
-    return "bytes"
-
-
-def media_type(field: str, head: Buffer) -> str | None:
-    """The type by which a browser plays a sound or a video; None for all that is not one.
-
-    Nothing else is ever named to a browser, so no bytes of a dataset are taken for a page or a script.
-
-    Example:
-        >>> media_type("clip.MP4", b""), media_type("html", b"<script>"), media_type("sound", b"fLaC")
-        ('video/mp4', None, 'audio/flac')
-    """
-    named = _MEDIA.get(field.lower().rpartition(".")[2])
-    if named is not None:
-        return named
-    kind = sniffed(head)
-    if kind == "audio":
-        return next((kind for magic, kind in _SOUNDS.items() if bytes(head[: len(magic)]) == magic), None)
-    return "video/mp4" if kind == "video" else None

@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 
 from shoal.errors import ShoalError
-from shoal.sample import DictSample, is_record
+from shoal.sample._annotations import is_record
+from shoal.sample._dict_sample import DictSample
 
 from ._html import Child, Html, fragment, plain, show_bytes, show_count, show_number, tag
+from ._kinds import Kind, kind_of, sniffed
 from ._media import array_facts, line_plot, looks_like_image, slices_in
-from ._session import Failure, Kind, Place, TooLarge, as_mapping, kind_of, sniffed
+from ._session import Failure, TooLarge, ValuePath, as_mapping
 
 __all__ = ["hex_dump", "show_error", "show_media", "show_text", "show_value"]
 
@@ -29,7 +31,7 @@ _WIDE = 1280
 _CARD = 360
 
 
-def show_value(value: Any, place: Place, *, big: bool) -> Html:
+def show_value(value: Any, place: ValuePath, *, big: bool) -> Html:
     """Any value; what is inside it can be reached through its place."""
     if isinstance(value, Failure):
         return show_error(value.error)
@@ -69,10 +71,7 @@ def show_text(text: str | bytes, most: int = _LONG_TEXT, whole: int | None = Non
     )
 
 
-# ---------------------------------------------------------------------------------------------------------------- media
-
-
-def show_media(kind: Kind, place: Place, size: int, *, big: bool) -> Html:
+def show_media(kind: Kind, place: ValuePath, size: int, *, big: bool) -> Html:
     """Something that the browser asks for by itself: a picture, a player; else how large it is."""
     name = plain(".".join((place.field, *place.at)), 60)
     if kind == "image":
@@ -89,12 +88,12 @@ def show_media(kind: Kind, place: Place, size: int, *, big: bool) -> Html:
     return tag("p", f"{show_bytes(size)} of bytes.{note}", cls="quiet")
 
 
-def _picture(place: Place, alt: str, *, big: bool, cls: str | None = None, **more: int) -> Html:
+def _picture(place: ValuePath, alt: str, *, big: bool, cls: str | None = None, **more: int) -> Html:
     width = _WIDE if big else _CARD
     return tag("img", src=place.url("picture", width=width, **more), alt=alt, loading="lazy", decoding="async", cls=cls)
 
 
-def show_array(array: np.ndarray[Any, Any], place: Place, *, big: bool) -> Html:
+def show_array(array: np.ndarray[Any, Any], place: ValuePath, *, big: bool) -> Html:
     """A plot of one dimension, a heat map of two, planes of more; always its type, shape and range."""
     facts = tag("p", array_facts(array), cls="facts")
     if array.dtype.kind not in "biufc" or array.size == 0 or array.ndim == 0:
@@ -120,10 +119,7 @@ def _slider(planes: int) -> Html:
     )
 
 
-# ---------------------------------------------------------------------------------------------------------------- trees
-
-
-def _parts(parts: Mapping[str, Any], place: Place, *, big: bool) -> Html:
+def _parts(parts: Mapping[str, Any], place: ValuePath, *, big: bool) -> Html:
     """A value with named parts: those of a sample, of an ``.npz``, of a JSON object."""
     if not big:
         return _few(parts, place)
@@ -137,7 +133,7 @@ def _parts(parts: Mapping[str, Any], place: Place, *, big: bool) -> Html:
     return tag("div", *rows, _left_out(len(parts) - _MOST_PARTS), cls="parts")
 
 
-def _few(parts: Mapping[str, Any], place: Place) -> Html:
+def _few(parts: Mapping[str, Any], place: ValuePath) -> Html:
     """On a card: pictures first, then a few lines."""
     looked = [(name, _looked_at(parts, name)) for name in islice(parts, 16)]
     drawn = [show_value(part, place.inside(name), big=False) for name, part in looked if _is_drawn(part)][:2]
@@ -176,7 +172,7 @@ def _in_a_line(value: Any) -> Html:
     return tag("span", plain(text, 90), cls=_class_of(value))
 
 
-def _tree(value: Any, place: Place, *, big: bool, depth: int, budget: list[int] | None = None) -> Html:
+def _tree(value: Any, place: ValuePath, *, big: bool, depth: int, budget: list[int] | None = None) -> Html:
     """Dicts and lists, to be folded out; not more lines in all than a browser can bear."""
     left = [_MOST_PARTS if big else 12] if budget is None else budget
     if isinstance(value, Mapping):
@@ -211,7 +207,7 @@ def _is_short(value: Any) -> bool:
     )
 
 
-def _branch(name: str, part: Any, place: Place, *, big: bool, depth: int, left: list[int]) -> Html:
+def _branch(name: str, part: Any, place: ValuePath, *, big: bool, depth: int, left: list[int]) -> Html:
     label = tag("span", plain(name, 120), cls="name")
     inner = _tree(part, place, big=big, depth=depth + 1, budget=left)
     if not isinstance(part, Mapping | list | tuple) or not part or _is_short(part):
@@ -255,7 +251,7 @@ def _scalar(value: Any, longest: int = 400) -> str:
 def hex_dump(data: bytes, start: int = 0) -> str:
     """Bytes as hexadecimal numbers and as text, sixteen a line.
 
-    Example:
+    Examples:
         >>> print(hex_dump(b"shoal"))
         00000000  73 68 6f 61 6c                                   shoal
     """
@@ -267,7 +263,7 @@ def hex_dump(data: bytes, start: int = 0) -> str:
     return "\n".join(lines)
 
 
-def show_field(field: str, value: Any, place: Place, size: int, *, big: bool) -> Html:
+def show_field(field: str, value: Any, place: ValuePath, size: int, *, big: bool) -> Html:
     """A stored field, by what its name says it is and what was read of it; ``value`` is None where nothing was."""
     kind = kind_of(field)
     if isinstance(value, Failure):

@@ -1,0 +1,200 @@
+"""What is in the folder that a writer writes into, and whether the writer may join it.
+
+A writer joins a folder without shards, or a dataset that does not have the split yet and whose schema fits; a write of
+one tar, named by the user, also joins a split whose shards have the same fields. Everything else needs ``append=True``,
+which adds to what is there, or ``overwrite=True``, which replaces the split. Tars that no manifest lists would be
+hidden by the one that the writer makes, so they are an error too, unless ``append=True`` makes them part of the
+dataset. Every writer asks here, before it writes anything.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+
+from shoal.errors import CodecError, ObjectExistsError, ObjectNotFoundError, SchemaError, SchemaMismatchError
+from shoal.sample._class_factory import class_from_schema
+from shoal.sample._packable import unpack
+from shoal.schema._json_schema import schema_from_json
+from shoal.store._url import join_url, relative_url
+
+from ._discovery import shards_by_split, tars_below
+from ._index import save_index
+from ._journal import UnfinishedWrite, unfinished_writes
+from ._manifest import Manifest, ShardRecord, load_manifest, merge_shards, record_of
+from ._open_shards import index_url, open_shard
+
+__all__ = ["Destination", "check_payload_fits", "fits_pattern", "index_unlisted", "load_destination", "save_indexes"]
+
+_NAMES_SHOWN = 3
+_NUMBER_OR_SPLIT = re.compile(r"(\{split\}|%0?\d*d|\{:0?\d*d?\})")
+
+
+def fits_pattern(pattern: str, path: str) -> bool:
+    """Whether a pattern of shard names, with a number and perhaps ``{split}``, gives this name.
+
+    Examples:
+        >>> fits_pattern("{split}-%06d.tar", "val-000001.tar"), fits_pattern("a-%06d.tar", "b-000001.tar")
+        (True, False)
+    """
+    parts = _NUMBER_OR_SPLIT.split(pattern)
+    regex = "".join(_to_regex(part) if at % 2 else re.escape(part) for at, part in enumerate(parts))
+    return re.fullmatch(regex, path) is not None
+
+
+def _to_regex(part: str) -> str:
+    if part == "{split}":
+        return r"[A-Za-z0-9_][\w.-]*"
+    width = re.search(r"\d+", part)
+    return rf"\d{{{int(width[0]) if width else 1},}}"
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """The folder of a write, as it is before the write."""
+
+    root: str
+    manifest: Manifest
+    """An empty one where there is none."""
+    unlisted: tuple[str, ...]
+    """Tars that are a dataset without a manifest. Where there is a manifest they are seen by nobody, and not listed."""
+    unfinished: tuple[UnfinishedWrite, ...]
+    """Other writes into the folder, which have finished shards that are not part of the dataset yet."""
+
+    def paths_to_replace(
+        self,
+        splits: Collection[str],
+        is_written: Callable[[str], bool],
+        *,
+        overwrite: bool = False,
+        join: bool = False,
+        can_append: bool = True,
+    ) -> list[str]:
+        """The shards that a write of ``splits``, whose names ``is_written`` tells, replaces.
+
+        With ``join`` the splits may exist: the write was allowed when it began. Raises ObjectExistsError where the
+        writer may not write; the error names the choices.
+        """
+        append = ", pass append=True to add to it," if can_append else ""
+        choices = f"Choose another folder{append} or pass overwrite=True to replace it"
+        others = [path for path in self.unlisted if not is_written(path)]
+        if others:
+            adopt = ", or pass append=True to make them part of the dataset" if can_append else " or move them"
+            raise ObjectExistsError(
+                "The folder holds tars that the new dataset would hide",
+                found=_enumerate_names(others),
+                shard=self.root,
+                hint=f"Choose another folder{adopt}",
+            )
+        listed = {
+            record.path: split
+            for split, records in self.manifest.splits.items()
+            for record in records
+            if split in splits or is_written(record.path)
+        }
+        conflicts = [path for path, split in listed.items() if not join or split not in splits or is_written(path)]
+        if conflicts and not overwrite:
+            raise ObjectExistsError(
+                f"Split {listed[conflicts[0]]!r} already exists", found=join_url(self.root, conflicts[0]), hint=choices
+            )
+        if self.unlisted and not overwrite:
+            raise ObjectExistsError("Dataset already exists", found=join_url(self.root, self.unlisted[0]), hint=choices)
+        writing = next((write for write in self.unfinished if write.shards and write.split in splits), None)
+        if writing is not None and not overwrite and not join:
+            raise ObjectExistsError(
+                f"Split {writing.split!r} is being written, or its writer was interrupted",
+                found=join_url(self.root, writing.pattern),
+                hint=f"Finish that write with resume=True, or {choices[0].lower()}{choices[1:]}",
+            )
+        return [*(listed if overwrite else ()), *self.unlisted]
+
+    def refuse_new(self, now: Manifest, splits: Collection[str], own: Collection[str]) -> None:
+        """Raise ObjectExistsError where others have finished shards of these splits since this was loaded."""
+        known = {record.path for record in self.manifest.shards}.union(own)
+        new = [
+            (split, record.path)
+            for split, records in now.splits.items()
+            for record in records
+            if split in splits and record.path not in known
+        ]
+        if new:
+            raise ObjectExistsError(
+                f"Split {new[0][0]!r} was written by another writer in the meantime",
+                found=join_url(self.root, new[0][1]),
+                hint="Run this write again with resume=True to add its shards, or write to another folder",
+            )
+
+
+def load_destination(root: str, pattern: str) -> Destination:
+    """Look at the folder ``root`` before shards that are named by ``pattern`` are written into it."""
+    manifest = load_manifest(root)
+    tars = [] if manifest is not None else _list_tars(root)
+    # In this order: the journal of a tar that was listed is there, unless its writer has finished the manifest.
+    unfinished = tuple(write for write in unfinished_writes(root) if write.pattern != pattern and not write.staged)
+    manifest = load_manifest(root) if tars else manifest
+    unlisted = () if manifest is not None else [path for path in tars if not _is_of_one(unfinished, path)]
+    return Destination(root, manifest or Manifest({}), tuple(unlisted), unfinished)
+
+
+def _list_tars(root: str) -> list[str]:
+    try:
+        return [relative_url(url, root) for url in tars_below(root)]
+    except ObjectNotFoundError:
+        return []
+
+
+def _is_of_one(writes: Iterable[UnfinishedWrite], path: str) -> bool:
+    return any(fits_pattern(write.pattern, path) for write in writes)
+
+
+def index_unlisted(destination: Destination) -> Manifest:
+    """The manifest, with the tars that it does not list; each is indexed, and the index kept in the cache."""
+    root, manifest = destination.root, destination.manifest
+    urls = {join_url(root, path): path for path in destination.unlisted}
+    for split, members in shards_by_split(urls, root).items():
+        manifest = merge_shards(manifest, split, [_index_one(url, urls[url]) for url in members])
+    return manifest
+
+
+def _index_one(url: str, path: str) -> ShardRecord:
+    shard = open_shard(url)
+    try:
+        return record_of(path, shard.index)
+    finally:
+        shard.close()
+
+
+def save_indexes(destination: Destination) -> None:
+    """Save the indexes of the tars that `index_unlisted` added beside them."""
+    for path in destination.unlisted:
+        shard = open_shard(join_url(destination.root, path))
+        try:
+            save_index(shard.index, index_url(destination.root, path))
+        finally:
+            shard.close()
+
+
+def check_payload_fits(before: Manifest, url: str, *, hint: str) -> None:
+    """Raise SchemaMismatchError unless the first payload of a new shard can be read by the dataset's schema.
+
+    For writers of packed samples that name no schema.
+    """
+    if before.schema is None or not before.shards:
+        return
+    shard = open_shard(url)
+    try:
+        payload = shard.read_row(0, ["msgpack"]).get("msgpack") if len(shard) else None
+        if payload is not None:
+            unpack(class_from_schema(schema_from_json(before.schema)), payload)
+    except (SchemaError, CodecError) as error:
+        raise SchemaMismatchError(
+            "The samples do not fit the schema of the dataset", found=str(error), shard=url, hint=hint
+        ) from error
+    finally:
+        shard.close()
+
+
+def _enumerate_names(paths: list[str]) -> str:
+    more = len(paths) - _NAMES_SHOWN
+    return ", ".join(map(repr, paths[:_NAMES_SHOWN])) + (f" and {more} more" if more > 0 else "")
