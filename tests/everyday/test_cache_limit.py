@@ -214,4 +214,5 @@ def test_threads_that_write_at_once(limit):
             numbers = range(turn * readers, (turn + 1) * readers)
             assert all(data == b"x" * MIB for data in threads.map(read_all, numbers))
             assert on_disk() <= limit
-    assert len(sizes) == 3 and 0 < max(sizes) <= limit
+    assert len(sizes) == 3
+    assert 0 < max(sizes) <= limit

@@ -9,8 +9,8 @@
 
 Beside it are files that were made of objects: <cache>/unpacked, index, offsets and atmosphere. All of them count
 towards ``cache_bytes``, and the least recently used of all leave. A process reserves the bytes of a chunk before it
-writes them, and checks the total before it has added more than a 64th of the limit. So the limit holds for any number of
-threads, and for several processes as long as few write at the same time.
+writes them, and checks the total before it has added more than a 64th of the limit. So the limit holds for any number
+of threads, and for several processes as long as few write at the same time.
 
 There are no locks. A chunk's bytes are written before its ``done`` file appears, by a rename; two processes that fetch
 the same chunk write the same bytes. A power cut may lose bytes of chunks that are marked as done, so a ``done`` file of
