@@ -7,6 +7,7 @@ import sys
 from . import (
     build_imagefolder,
     catalog,
+    compare,
     formats_read,
     house,
     index_foreign,
@@ -61,7 +62,13 @@ QUESTIONS = (
 
 
 def main() -> None:
-    """Answer all questions, or those named on the command line, and write the pages anew; ``pages`` asks nothing."""
+    """Answer all questions, or those named on the command line, and write the pages anew; ``pages`` asks nothing.
+
+    ``compare`` compares two commits instead.
+    """
+    if sys.argv[1:2] == ["compare"]:
+        compare.main(sys.argv[2:])
+        return
     names = [module.__name__.rpartition(".")[2] for module in QUESTIONS]
     strange = [name for name in sys.argv[1:] if name not in (*names, "pages")]
     if strange:

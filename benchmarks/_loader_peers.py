@@ -44,6 +44,9 @@ Columns = Callable[[list[Any]], Any]
 _WANTED = (
     "mosaicml-streaming==0.13.0",
     "litdata==0.2.76",
+    "pylance==14.0.2",
+    "lance-namespace==0.13.0",
+    "lance-namespace-urllib3-client==0.13.0",
     "spdl-core==0.8.0",
     "spdl-io==0.8.0",
     "lightning-utilities==0.15.3",
@@ -64,9 +67,11 @@ _WANTED = (
 @functools.cache
 def _installed() -> str:
     folder = FOLDER / "loader_peers"
-    if not folder.exists():
-        pip = [sys.executable, "-m", "pip", "install", "-qq", "--disable-pip-version-check", "--no-deps"]
+    installed, wanted = folder / "installed.txt", "\n".join(_WANTED)
+    if not installed.exists() or installed.read_text() != wanted:
+        pip = [sys.executable, "-m", "pip", "install", "-qq", "--disable-pip-version-check", "--no-deps", "--upgrade"]
         subprocess.run([*pip, "--target", str(folder), *_WANTED], check=True)
+        installed.write_text(wanted)
     return str(folder)
 
 

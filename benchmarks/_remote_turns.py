@@ -115,7 +115,8 @@ def _block_ranges(endpoint: str) -> tuple[list[int], dict[int, list[tuple[str, i
     import numpy as np
 
     import shoal
-    from shoal.shard._read_plan import span_ranges
+    from shoal.shard._extents import shard_extents
+    from shoal.shard._read_plan import prefetch_ranges
 
     from ._remote import reach
 
@@ -134,7 +135,7 @@ def _block_ranges(endpoint: str) -> tuple[list[int], dict[int, list[tuple[str, i
             if low < high:
                 base, shard = int(source.starts[number]), source.shard(number)
                 path = shard.url.removeprefix(f"s3://{BUCKET}/")
-                for start, stop in span_ranges(shard.index, low - base, high - base):
+                for start, stop in prefetch_ranges(shard_extents(shard, slice(low - base, high - base))):
                     found.setdefault(block, []).append((path, start, stop))
     return blocks, found
 

@@ -23,6 +23,7 @@ import numpy as np
 
 from ._data import FOLDER
 from ._measure import Question
+from .path_length import count_batches
 
 __all__ = ["run"]
 
@@ -53,7 +54,7 @@ def run(rounds: int = 1) -> Question:
         "Lines without blanks, comments and docstrings; the length of functions at the 90th percentile; the longest "
         "chain of modules that import each other (a circle counts with all of its modules); modules that one other "
         "imports; circles of imports. Last: files and functions of the package that run from opening to the first "
-        "shuffled batch, without workers.",
+        "shuffled batch, without workers, as `python -m benchmarks.path_length` counts them.",
         (
             "package",
             "modules",
@@ -197,70 +198,13 @@ def longest_chain(graph: Graph) -> int:
     return max(length(number) for number in range(len(groups)))
 
 
-# The same job for each package that can do it; what is counted is the code of the package that runs.
-_FIRST_BATCH = """
-import sys, tempfile, pathlib
-import numpy as np
-package = sys.argv[1]
-folder = pathlib.Path(tempfile.mkdtemp()) / "data"
-folder.mkdir()
-{prepare}
-seen = set()
-def watch(frame, event, argument):
-    code = frame.f_code
-    name = code.co_filename
-    if event == "call" and (name.startswith(package) or name.startswith("<shoal")):
-        seen.add((name, code.co_qualname))
-sys.setprofile(watch)
-{job}
-sys.setprofile(None)
-print(len({{name for name, _ in seen}}), len(seen))
-"""
-_JOBS = {
-    "shoal": (
-        """
-import shoal
-from numpy.typing import NDArray
-@shoal.packable
-class Point:
-    position: NDArray
-    label: str
-    weight: float
-points = [Point(position=np.arange(64, dtype=np.float32), label="cat", weight=0.5) for _ in range(1000)]
-shoal.write_samples(points, folder / "train-000000.tar")
-""",
-        """
-loader = shoal.DataLoader(shoal.Dataset[Point](str(folder)), batch_size=64, shuffle=True, seed=1, num_workers=0)
-batches = iter(loader)
-assert next(batches).position.shape == (64, 64)
-""",
-    ),
-    "webdataset": (
-        """
-import webdataset as wds
-with wds.TarWriter(str(folder / "train-000000.tar")) as sink:
-    for number in range(1000):
-        sink.write({"__key__": f"{number:06d}", "npy": np.arange(64, dtype=np.float32), "cls": 1})
-""",
-        """
-dataset = wds.WebDataset(str(folder / "train-000000.tar"), shardshuffle=False).shuffle(100).decode()
-assert next(iter(dataset.to_tuple("npy", "cls").batched(64)))[0].shape == (64, 64)
-""",
-    ),
-}
-
-
 def first_batch(folder: pathlib.Path) -> str:
     """Files and functions that run until the first shuffled batch; nothing for packages that have no such job."""
-    if folder.name not in _JOBS:
+    way = {"shoal": "typed", "webdataset": "webdataset"}.get(folder.name)
+    if way is None:
         return "-"
-    prepare, job = _JOBS[folder.name]
-    program = _FIRST_BATCH.format(prepare=prepare, job=job)
-    folder = folder.resolve()
-    command = [sys.executable, "-W", "ignore", "-c", program, str(folder)]
-    out = subprocess.run(command, capture_output=True, text=True, check=True, env={"PYTHONPATH": str(folder.parent)})
-    files, functions = out.stdout.split()
-    return f"{files} ({functions})"
+    first = count_batches(way, folder).first
+    return f"{first.files} ({first.functions})"
 
 
 if __name__ == "__main__":

@@ -11,7 +11,17 @@ from shoal.store import store_for
 
 from ._data import SHARDS
 from ._measure import Contender, Question, measure
-from ._peers import Run, huggingface_read, pread_slices, readinto, tarfile_read, webdataset_read
+from ._peers import (
+    LANCE_BATCH,
+    Run,
+    huggingface_read,
+    lance_read,
+    pread_slices,
+    readinto,
+    tarfile_read,
+    webdataset_read,
+    written_lance,
+)
 
 __all__ = ["run"]
 
@@ -24,7 +34,9 @@ def run(rounds: int = 5) -> Question:
         "order once before, from the disk. "
         "The limit is a plain `readinto` of the same file into one buffer, which gives nobody a sample. The bare loop "
         "reads with `pread` and slices each field's bytes out at places known beforehand: what any reader that "
-        "hands out `bytes` must do, without keys, mappings and checksums. Higher is better in every column.",
+        "hands out `bytes` must do, without keys, mappings and checksums. Lance reads the same samples from a dataset "
+        f"of its own, on its own threads, in batches of {LANCE_BATCH}, as dicts of `bytes` and as Arrow; shoal as "
+        "Arrow reads batches of as many. Higher is better in every column.",
         ("shard", "reader", "x webdataset", "of the limit"),
     )
     for title, made in SHARDS:
@@ -33,7 +45,7 @@ def run(rounds: int = 5) -> Question:
 
 
 def _rows(title: str, path: str, rounds: int) -> list[tuple[str, ...]]:
-    samples, runs = len(shoal.Dataset(path)), _runs(path)
+    samples, runs, lance = len(shoal.Dataset(path)), _runs(path), written_lance(path)
     found = measure(
         [
             Contender("limit", lambda: _per_sample(readinto(path), path, samples)),
@@ -41,8 +53,11 @@ def _rows(title: str, path: str, rounds: int) -> list[tuple[str, ...]]:
             Contender("webdataset", lambda: webdataset_read(path)),
             Contender("tarfile", lambda: tarfile_read(path) // 3),
             Contender("HF datasets", lambda: huggingface_read(path)),
+            Contender("Lance, as bytes", lambda: lance_read(lance, as_bytes=True)),
+            Contender("Lance, as Arrow", lambda: lance_read(lance, as_bytes=False)),
             Contender("shoal", lambda: _read(path, verify=False)),
             Contender("shoal, verified (default)", lambda: _read(path, verify=True)),
+            Contender("shoal, verified, as Arrow", lambda: _read_arrow(path)),
             Contender("shoal, no index (stream)", lambda: _stream(path)),
         ],
         rounds,
@@ -81,6 +96,11 @@ def _read(path: str, *, verify: bool) -> int:
     for _ in shoal.Dataset(path, decode=False, verify=verify):
         count += 1
     return count
+
+
+def _read_arrow(path: str) -> int:
+    dataset = shoal.Dataset(path, decode=False).with_format("arrow")
+    return sum(len(table) for table in dataset.ordered(LANCE_BATCH))
 
 
 def _stream(path: str) -> int:
