@@ -32,20 +32,21 @@ STAGES = {
     "store": [
         *["_base", "_fork", "_url", "_ranges", "_read_only", "_concurrency", "_local", "_memory", "_options", "_cache"],
         *["_error_mapping", "_hub_access", "_registry", "_statistics", "_clients", "_pattern", "_snapshot", "_http"],
-        *["_operations", "_readers", "_requests", "_obstore", "_huggingface"],
+        *["_operations", "_prefetch_queue", "_readers", "_requests", "_obstore", "_huggingface"],
     ],
     "shard": [
         *["_background_thread", "_tar_header", "_member_names", "_tar_scan", "_compression", "_arrow_arrays"],
-        *["_metadata_columns", "_index", "_byte_reader", "_index_build", "_read_plan", "_shard", "_stream"],
+        *["_metadata_columns", "_index", "_byte_reader", "_index_build", "_shard", "_extents", "_read_plan", "_read"],
+        "_stream",
         *["_foreign_index", "_foreign_formats", "_shard_file", "_open_shards", "_manifest", "_split_names", "_journal"],
         "_energon_splits",
-        *["_random_access", "_prefetch", "_source", "_memory_cache", "_shuffle_window", "_discovery", "_read_cost"],
+        *["_sequential", "_memory_cache", "_source", "_shuffle_window", "_discovery"],
         *["_destination", "_writer", "_sharding_service", "_copy", "_verify"],
     ],
     "load": [
         *["_options", "_stats", "_autotune", "_buffers", "_msgpack_scan", "_columns", "_collate"],
         *["_stages", "_sources", "_stream_stages", "_sample_stages", "_sampler_shares", "_pipeline", "_cursor"],
-        *["_workers", "_tasks", "_executor", "_methods", "_loader", "_estimate", "_monitoring"],
+        *["_tasks", "_executor", "_methods", "_loader", "_estimate", "_monitoring"],
     ],
     "dataset": [
         *["_arrow_types", "_data_source", "_query", "_tombstones", "_arrow_batches", "_description"],

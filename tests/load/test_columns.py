@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import pathlib
 import pickle
@@ -11,7 +12,6 @@ from typing import Any
 import hypothesis.strategies as st
 import msgspec
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from shoal.errors import DecodeError, FieldError, PositionError, SchemaMismatchE
 from shoal.load import DataLoader, PayloadLayoutCache, PayloadReader, PayloadRun, SampleBatch, TypedColumns
 from shoal.load._columns import resolved_run
 from shoal.sample import pack, unpack
-from shoal.shard import RawField, ShardMemoryCache, ShardSource, join_raw
+from shoal.shard import BytesColumn, ShardMemoryCache, ShardSource
 
 
 @shoal.packable
@@ -43,11 +43,26 @@ class Last:
     note: str | None = None
 
 
-def raw_of(payloads: list[bytes], gap: bytes = b"\xff" * 7) -> RawField:
+URL = "memory://columns/x.tar"
+
+
+@functools.cache
+def named() -> ShardSource:
+    """Samples with the keys 0, 1, ..., from whose shard payloads are said to be."""
+    with shoal.ShardWriter(URL) as writer:
+        for number in range(400):
+            writer.write({"__key__": str(number), "bin": b""})
+    source = shoal.Dataset(URL).source
+    assert isinstance(source, ShardSource)
+    return source
+
+
+def raw_of(payloads: list[bytes], gap: bytes = b"\xff" * 7) -> BytesColumn:
     """Payloads with other bytes between them, as in a tar."""
     sizes = np.array([len(payload) for payload in payloads], np.int64)
-    data, keys = b"".join(gap + payload for payload in payloads), [str(number) for number in range(len(payloads))]
-    return RawField(data, np.cumsum(sizes + len(gap)) - sizes, sizes, pa.array(keys), ("x.tar",))
+    data = b"".join(gap + payload for payload in payloads)
+    labels = named().extents(np.arange(len(payloads))).labels
+    return BytesColumn(data, np.cumsum(sizes + len(gap)) - sizes, sizes, labels)
 
 
 def firsts(count: int, shape: tuple[int, ...] = (3, 4)) -> list[First]:
@@ -112,7 +127,7 @@ def test_a_payload_that_does_not_fit_names_shard_and_key():
     bad = msgspec.msgpack.encode({"image": 3, "label": "a", "confidence": 1.0})
     with pytest.raises(SchemaMismatchError) as caught:
         _ = SampleBatch(TypedColumns.over(raw_of([good, bad]), First)).image
-    assert (caught.value.shard, caught.value.key) == ("x.tar", "1")
+    assert (caught.value.shard, caught.value.key) == (URL, "1")
     wrong = msgspec.msgpack.encode({"image": np.arange(2).tobytes(), "label": "a", "confidence": 1.0})
     with pytest.raises((SchemaMismatchError, DecodeError)):
         _ = SampleBatch(TypedColumns.over(raw_of([wrong, wrong]), First)).image
@@ -125,8 +140,12 @@ def test_a_name_that_is_no_field_is_an_attribute_error_naming_those_that_are():
 
 def test_joined_runs_keep_every_sample():
     samples = firsts(9)
-    parts = [raw_of([sample.packed for sample in samples[at : at + 3]]) for at in (0, 3, 6)]
-    assert TypedColumns.over(join_raw(parts), First).samples == samples
+    layouts = PayloadLayoutCache(First)
+    runs = [PayloadRun(raw_of([sample.packed for sample in samples[at : at + 3]]), layouts) for at in (0, 3, 6)]
+    joined = TypedColumns([(run, slice(None)) for run in runs])
+    assert joined.samples == samples
+    assert joined.column("label") == [sample.label for sample in samples]
+    assert joined.keys == ["0", "1", "2"] * 3
 
 
 def test_a_payload_that_ends_within_its_array_is_refused_and_not_read_on_into_the_next():
@@ -134,7 +153,7 @@ def test_a_payload_that_ends_within_its_array_is_refused_and_not_read_on_into_th
     columns = TypedColumns.over(raw_of([good, good[:160], good], gap=b""), First)
     with pytest.raises(DecodeError) as caught:
         _ = SampleBatch(columns).image
-    assert (caught.value.shard, caught.value.key) == ("x.tar", "1")
+    assert (caught.value.shard, caught.value.key) == (URL, "1")
 
 
 def test_cached_layouts_of_other_payloads_do_no_harm():
@@ -248,7 +267,7 @@ def test_a_value_of_another_kind_is_refused_with_its_sample(name):
     payloads = [payload(), payload(**{name: [1]})]
     with pytest.raises(SchemaMismatchError) as caught:
         SampleBatch(TypedColumns.over(raw_of(payloads), Plain)).column(name)
-    assert (caught.value.shard, caught.value.key, caught.value.field) == ("x.tar", "1", name)
+    assert (caught.value.shard, caught.value.key, caught.value.field) == (URL, "1", name)
 
 
 @pytest.mark.parametrize("rows", [slice(None), np.array([1, 0])], ids=["neighbours", "any order"])
@@ -355,8 +374,8 @@ def test_a_reader_uses_memory_once_all_samples_are_cached(tmp_path: pathlib.Path
     assert isinstance(source, ShardSource)
     resident = ShardMemoryCache.over(source, 1 << 30)
     assert resident is not None
-    assert resident.raw("msgpack") is None  # nothing was read yet
-    reader = PayloadReader(source, "msgpack", PayloadLayoutCache(Row), resident=resident)
+    assert resident.column("msgpack") is None  # nothing was read yet
+    reader = PayloadReader(source.with_memory(resident), "msgpack", PayloadLayoutCache(Row), resident=resident)
     wanted = np.random.default_rng(1).permutation(400)
     for _ in range(3):
         assert reader.read(wanted).column("number") == wanted.tolist()

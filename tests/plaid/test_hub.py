@@ -155,6 +155,15 @@ def test_tars_without_manifest_and_index_are_streamed_too(hub, dataset_folder):
     physics.same_values(split[1], local.read(1, split.features))
 
 
+def test_a_sample_is_fetched_by_one_request(large):
+    split = init_datasetdict_streaming_from_hub(REPO)["train"]
+    split.read(1, ["Global/Mach"])
+    for features in (None, ["Global/speed", "Global/Mach", "Global/pressure"]):
+        large.forget()
+        split.read(1, features)
+        assert [each.method for each in large.requests if each.sent > 1000] == ["GET"]
+
+
 def test_streaming_some_samples_fetches_their_bytes_only(large, large_folder):
     datasets = init_datasetdict_streaming_from_hub(REPO, {"train": [2, 0]})
     assert list(datasets) == ["train"]

@@ -9,23 +9,30 @@ from hypothesis import given
 
 import shoal
 from shoal.errors import ChecksumError, StoreError, TruncatedError
-from shoal.shard import ScatterSpec, ShardSource, _byte_reader, open_shard
+from shoal.shard import ScatterSpec, ShardSource, _byte_reader
 from shoal.shard._byte_reader import PlainBytes
+from shoal.shard._read import read_scattered
 from shoal.store import MemoryStore, ScatterReader, store_for
 
 SIZES = [40, 43, 61, 40, 52, 700, 40, 5000, 41]
 
 
+def source_of(url):
+    source = shoal.Dataset(url, decode=False).source
+    assert isinstance(source, ShardSource)
+    return source
+
+
 @pytest.fixture(params=["plain", "gzip", "memory"])
-def shard(request, tmp_path):
+def source(request, tmp_path):
     url = f"memory://{tmp_path.name}/a.tar" if request.param == "memory" else str(tmp_path / "a.tar")
     rng = np.random.default_rng(1)
     with shoal.ShardWriter(url, compression="gzip" if request.param == "gzip" else None) as writer:
         for size in SIZES:
             writer.write({"bin": rng.bytes(size)})
-    with_shard = open_shard(url)
-    yield with_shard
-    with_shard.close()
+    source = source_of(url)
+    yield source
+    source.close()
 
 
 def put_together(kept: bytes, cuts: ScatterSpec, rows: list[bytes], size: int) -> bytes:
@@ -47,43 +54,46 @@ def put_together(kept: bytes, cuts: ScatterSpec, rows: list[bytes], size: int) -
         ScatterSpec((0, 0), (40,), 1),
     ],
 )
-def test_the_pieces_put_together_are_the_members(shard, monkeypatch, cuts, threads):
+def test_the_pieces_put_together_are_the_members(source, monkeypatch, cuts, threads):
     monkeypatch.setattr(_byte_reader, "_MIN_THREAD_READ_BYTES", 1)
     for rows in (np.arange(len(SIZES)), np.array([7, 2, 2, 8, 0])):
-        places = np.random.default_rng(threads).permutation(len(rows))
         outs = [bytearray(len(rows) * size) for size in cuts.taken]
-        found = shard.raw_cut(rows, "bin", cuts, [memoryview(out) for out in outs], places, threads)
+        extents = source.extents(rows, ["bin"])
+        found = read_scattered(extents, cuts, [memoryview(out) for out in outs], threads)
         assert found is not None
         for at, row in enumerate(rows.tolist()):
-            taken = [
-                bytes(out[places[at] * size : (places[at] + 1) * size])
-                for out, size in zip(outs, cuts.taken, strict=True)
-            ]
-            kept = bytes(found.data[found.starts[at] : found.starts[at] + found.sizes[at]])
-            expected = shard.read_rows(np.array([row]))[0]["bin"]
-            assert put_together(kept, cuts, taken, SIZES[row]) == expected
-        assert found.keys() == [f"{row:09d}" for row in rows]
+            taken = [bytes(out[at * size : (at + 1) * size]) for out, size in zip(outs, cuts.taken, strict=True)]
+            expected = source.read(np.array([row]))[0]["bin"]
+            assert put_together(found[at], cuts, taken, SIZES[row]) == expected
+        assert extents.keys() == [f"{row:09d}" for row in rows]
 
 
-def test_members_too_small_for_the_cuts_are_not_cut(shard):
+def test_members_too_small_for_the_cuts_are_not_cut(source):
     out = memoryview(bytearray(41 * len(SIZES)))
-    assert (
-        shard.raw_cut(np.arange(len(SIZES)), "bin", ScatterSpec((0, 0), (41,), 1), [out], np.arange(len(SIZES))) is None
-    )
-    assert shard.raw_cut(np.array([0]), "txt", ScatterSpec((0, 0), (4,), 1), [out], np.array([0])) is None
+    assert read_scattered(source.extents(np.arange(len(SIZES)), ["bin"]), ScatterSpec((0, 0), (41,), 1), [out]) is None
+
+
+def test_samples_that_lack_the_field_are_not_cut(tmp_path):
+    with shoal.ShardWriter(str(tmp_path / "a-%06d.tar"), max_samples=2) as writer:
+        for number in range(4):
+            writer.write({"txt": "x", **({"bin": bytes(30)} if number != 2 else {})})
+    source, out = source_of(tmp_path), memoryview(bytearray(4 * 20))
+    cuts = ScatterSpec((4, 6), (20,), 1)
+    assert read_scattered(source.extents(np.array([0, 2]), ["bin"]), cuts, [out]) is None
+    assert read_scattered(source.extents(np.array([2, 3]), ["bin"]), cuts, [out]) is None
+    assert read_scattered(source.extents(np.array([0, 3]), ["bin"]), cuts, [out]) == [bytes(10)] * 2
 
 
 def test_samples_of_several_shards_keep_their_order(tmp_path):
     with shoal.ShardWriter(str(tmp_path / "a-%06d.tar"), max_samples=4) as writer:
         for number in range(10):
             writer.write({"bin": bytes([number]) * 30})
-    source = shoal.Dataset(tmp_path).source
-    assert isinstance(source, ShardSource)
     rows, out = np.array([9, 0, 5, 4, 3, 8]), bytearray(6 * 20)
-    found = source.raw_cut(rows, "bin", ScatterSpec((4, 6), (20,), 1), [memoryview(out)])
-    assert found is not None
+    extents = source_of(tmp_path).extents(rows, ["bin"])
+    found = read_scattered(extents, ScatterSpec((4, 6), (20,), 1), [memoryview(out)])
     assert bytes(out) == b"".join(bytes([row]) * 20 for row in rows)
-    assert [found.url(at)[-5] for at in range(6)] == ["2", "0", "1", "1", "0", "2"]
+    assert found == [bytes([row]) * 10 for row in rows]
+    assert [extents.url(at)[-5] for at in range(6)] == ["2", "0", "1", "1", "0", "2"]
 
 
 def test_damage_is_named(tmp_path):
@@ -95,10 +105,9 @@ def test_damage_is_named(tmp_path):
     data[at + 300] ^= 1
     (tmp_path / "a.tar").write_bytes(data)
     out = memoryview(bytearray(4 * 500))
+    extents = source_of(tmp_path / "a.tar").extents(np.array([3, 2, 0]), ["bin"])
     with pytest.raises(ChecksumError) as caught:
-        open_shard(str(tmp_path / "a.tar")).raw_cut(
-            np.arange(4), "bin", ScatterSpec((50, 50), (500,), 1), [out], np.arange(4)
-        )
+        read_scattered(extents, ScatterSpec((50, 50), (500,), 1), [out])
     assert (caught.value.key, caught.value.field, caught.value.offset) == ("000000002", "bin", at)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from numpy.typing import NDArray
+from tests.shard.watched import watched_store
 
 import shoal
 from shoal.errors import ChecksumError, PositionError, ShoalError, TruncatedError
@@ -38,10 +39,24 @@ def source_of(path: str) -> ShardSource:
     return source
 
 
-def resident_of(path: str) -> ShardMemoryCache:
-    found = ShardMemoryCache.over(source_of(path), 1 << 30)
+def cached_of(path: str) -> tuple[ShardMemoryCache, ShardSource]:
+    """A cache, and what reads through it."""
+    source = source_of(path)
+    found = ShardMemoryCache.over(source, 1 << 30)
     assert found is not None
-    return found
+    return found, source.with_memory(found)
+
+
+def values(source: ShardSource, rows: list[int]) -> dict[str, list[bytes]]:
+    _, columns = source.columns(np.array(rows, np.int64), FIELDS)
+    return {name: list(column) for name, column in columns.items()}
+
+
+def expected(rows: list[int]) -> dict[str, list[bytes]]:
+    return {name: [value(row, name) for row in rows] for name in FIELDS}
+
+
+EVERY = list(range(COUNT))
 
 
 @pytest.fixture(params=[None, "gzip", "zstd"])
@@ -50,45 +65,72 @@ def folder(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> str:
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(calls=st.lists(st.lists(st.integers(0, COUNT - 1), max_size=60), max_size=6))
-def test_any_rows_in_any_order(folder: str, calls: list[list[int]]) -> None:
-    resident = resident_of(folder)
-    for rows in calls:
-        found = resident.columns(np.array(rows, np.int64), FIELDS)
-        assert found == {name: [value(row, name) for row in rows] for name in FIELDS}
-        assert resident.keys(np.array(rows, np.int64)) == [f"k{row}" for row in rows]
-        raw = resident.raw_rows(np.array(rows, np.int64), "b.bin")
-        assert raw is not None
-        cut = zip(raw.starts.tolist(), raw.sizes.tolist(), strict=True)
-        assert [bytes(raw.data[start : start + size]) for start, size in cut] == [value(row, "b.bin") for row in rows]
-        assert [raw.url(at) for at in range(len(rows))] == resident.urls(np.array(rows, np.int64))
+@given(calls=st.lists(st.lists(st.integers(0, COUNT - 1), max_size=60), max_size=6), large=st.booleans())
+def test_any_rows_in_any_order(folder: str, calls: list[list[int]], large: bool) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(_memory_cache, "_LARGE_BYTES", 1 if large else 1 << 30)
+        _, source = cached_of(folder)
+        alone = source_of(folder)
+        for rows in calls:
+            numbers = np.array(rows, np.int64)
+            assert values(source, rows) == expected(rows)
+            assert source.columns(numbers, FIELDS)[0].keys() == [f"k{row}" for row in rows]
+            assert source.column(numbers, "b.bin") == expected(rows)["b.bin"]
+            assert source.read(numbers) == alone.read(numbers)
+            assert source.read(numbers, ["b.bin"]) == alone.read(numbers, ["b.bin"])
 
 
 def test_it_fills_a_few_blocks_a_call_and_then_reads_no_more(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = written(tmp_path / "data")
-    resident, counted = resident_of(path), len({*source_of(path).shards})
     monkeypatch.setattr(_memory_cache, "BLOCKS_AT_ONCE", 1)
-    resident.columns(np.arange(COUNT), FIELDS)
-    assert 0 < resident.full_share <= 1 / counted
-    while resident.full_share < 1:
-        resident.columns(np.arange(COUNT), FIELDS)
+    monkeypatch.setattr(_memory_cache, "_LARGE_BYTES", 1 << 30)
+    (cache, source), shards = cached_of(path), len(source_of(path).shards)
+    assert cache.full_share == 0
+    assert values(source, EVERY) == expected(EVERY)
+    assert 0 < cache.full_share <= 1 / shards
+    while cache.full_share < 1:
+        assert values(source, EVERY) == expected(EVERY)
     for tar in pathlib.Path(path).glob("*.tar"):
         tar.write_bytes(b"")  # whatever is read now is missing
-    assert resident.columns(np.arange(COUNT), FIELDS)["a.bin"] == [value(row, "a.bin") for row in range(COUNT)]
+    assert values(source, EVERY) == expected(EVERY)
+    assert [sample["a.bin"] for sample in source.read(np.array([7, 2, 290]))] == expected([7, 2, 290])["a.bin"]
+
+
+def test_large_samples_are_kept_from_the_second_epoch_on(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path / "data")
+    monkeypatch.setattr(_memory_cache, "_LARGE_BYTES", 1000)
+    cache, source = cached_of(path)
+    order = np.random.default_rng(0).permutation(COUNT)
+    for batch in np.array_split(order, 10):
+        assert cache.full_share == 0
+        assert values(source, batch.tolist()) == expected(batch.tolist())
+    assert values(source, order[:30].tolist()) == expected(order[:30].tolist())
+    assert cache.is_full
+
+
+def test_the_store_is_asked_for_each_block_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_memory_cache, "_LARGE_BYTES", 1 << 30)
+    store = watched_store(scatters=True)
+    with shoal.ShardWriter("watched://kept/x-%03d.tar", max_samples=110) as writer:
+        for number in range(COUNT):
+            writer.write({"__key__": f"k{number}", **{name: value(number, name) for name in FIELDS}})
+    cache, source = cached_of("watched://kept")
+    store.ranges.clear()
+    for _ in range(3):
+        assert values(source, EVERY) == expected(EVERY)
+    assert (len(store.ranges), store.bytes_read) == (cache.blocks, cache.stored_bytes)
 
 
 def test_threads_share_it(folder: str) -> None:
-    resident = resident_of(folder)
+    _, source = cached_of(folder)
 
     def work(seed: int) -> bool:
         rng = np.random.default_rng(seed)
-        for _ in range(20):
-            rows = rng.integers(0, COUNT, 32)
-            if resident.columns(rows, FIELDS)["a.bin"] != [value(row, "a.bin") for row in rows.tolist()]:
-                return False
-        return True
+        return all(values(source, rows) == expected(rows) for rows in rng.integers(0, COUNT, (20, 32)).tolist())
 
     with ThreadPoolExecutor(8) as threads:
         assert all(threads.map(work, range(16)))
@@ -102,34 +144,35 @@ def test_only_the_damaged_sample_fails(tmp_path: pathlib.Path) -> None:
     data = bytearray(tar.read_bytes())
     data[offset] ^= 1
     tar.write_bytes(data)
-    resident = resident_of(path)
+    _, cached = cached_of(path)
     for _ in range(3):
-        with pytest.raises(ChecksumError) as caught:
-            resident.columns(np.arange(20), FIELDS)
-        assert (caught.value.key, caught.value.field, caught.value.offset) == ("k7", "a.bin", offset)
-        sound = np.array([6, 8, 9])
-        assert resident.columns(sound, FIELDS)["a.bin"] == [value(row, "a.bin") for row in sound.tolist()]
+        for read in (lambda: values(cached, EVERY[:20]), lambda: cached.read(np.arange(20))):
+            with pytest.raises(ChecksumError) as caught:
+                read()
+            assert (caught.value.key, caught.value.field, caught.value.offset) == ("k7", "a.bin", offset)
+        assert values(cached, [6, 8, 9]) == expected([6, 8, 9])
 
 
 def test_a_shard_that_was_cut_short(tmp_path: pathlib.Path) -> None:
     path = written(tmp_path / "data")
-    resident = resident_of(path)
+    _, source = cached_of(path)
     for tar in pathlib.Path(path).glob("*.tar"):
         with tar.open("r+b") as file:
             file.truncate(4096)
-    with pytest.raises(TruncatedError):
-        resident.columns(np.arange(100, 110), FIELDS)
-    with pytest.raises(TruncatedError):  # what failed is not taken to be there
-        resident.columns(np.arange(100, 110), FIELDS)
+    for _ in range(2):  # what failed is not taken to be there
+        with pytest.raises(TruncatedError):
+            values(source, EVERY[100:110])
 
 
 @pytest.mark.parametrize("rows", [[-1], [0, COUNT]])
 def test_positions_that_are_not(tmp_path: pathlib.Path, rows: list[int]) -> None:
-    resident = resident_of(written(tmp_path / "data"))
+    _, source = cached_of(written(tmp_path / "data"))
     with pytest.raises(PositionError):
-        resident.columns(np.array(rows), FIELDS)
+        source.columns(np.array(rows), FIELDS)
     with pytest.raises(PositionError):
-        resident.raw_rows(np.array(rows), "a.bin")
+        source.column(np.array(rows), "a.bin")
+    with pytest.raises(PositionError):
+        source.read(np.array(rows))
 
 
 def test_too_large_or_unlike_shards_are_not_kept(tmp_path: pathlib.Path) -> None:

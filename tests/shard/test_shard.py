@@ -7,18 +7,19 @@ import itertools
 import pathlib
 import tarfile
 import tempfile
-from collections.abc import Iterator
 from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given
+from tests.shard.watched import watched_store
 
 import shoal
 from shoal.errors import ChecksumError, DecodeError, TruncatedError
 from shoal.load import predict
-from shoal.shard import Shard, ShardSource
+from shoal.shard import ShardSource
+from shoal.shard._read_plan import MAX_READ_BYTES
 
 values = st.binary(max_size=40) | st.integers(0, 300_000).map(lambda size: b"\xab" * size)
 layouts = st.lists(st.dictionaries(st.sampled_from(["a", "b.c", "txt"]), values, min_size=1), min_size=2, max_size=20)
@@ -57,38 +58,51 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path / "data"
 
 
-@pytest.fixture
-def shard(folder: pathlib.Path) -> Iterator[Shard]:
-    source = source_of(folder)
-    yield source.shard(0)
-    source.close()
+def test_they_are_read_in_few_goes_of_a_few_mebibytes() -> None:
+    store = watched_store()
+    with shoal.ShardWriter("watched://goes/x.tar") as writer:
+        for number in range(100):
+            writer.write({"__key__": f"k{number:03d}", "bin": bytes([number]) * 50_000, "txt": f"text {number}"})
+    source = source_of("watched://goes")
+    rows = np.arange(3, 97)
+    source.shard(0)
+    store.ranges.clear()
+    assert [sample["bin"] for sample in source.read(rows)] == [bytes([row]) * 50_000 for row in rows.tolist()]
+    sizes = [stop - start for _, start, stop in store.ranges]
+    assert 3 <= len(sizes) <= 4
+    assert all(size < MAX_READ_BYTES + 52_000 for size in sizes)
+    assert all(one[2] < two[1] for one, two in itertools.pairwise(store.ranges))
+    assert [source.estimate(rows).requests, source.estimate(rows).bytes] == [len(sizes), sum(sizes)]
 
 
-def test_they_are_read_in_few_goes_of_a_mebibyte(shard: Shard) -> None:
-    runs = shard.runs(np.arange(3, 50))
-    assert runs is not None
-    assert 2 <= len(runs) <= 4
-    assert (runs[0].first, runs[-1].last) == (3, 50)
-    assert all(one.last == two.first and one.stop < two.start for one, two in itertools.pairwise(runs))
-    assert all(run.stop - run.start < 1.1 * (1 << 20) for run in runs)
+@pytest.mark.parametrize("rows", [[3], [30, 3], [3, 30], [3, 4, 4, 30], [3, 30, 4, 60]])
+def test_others_are_read_by_themselves(rows: list[int]) -> None:
+    store = watched_store(scatters=True)
+    with shoal.ShardWriter("watched://few/x.tar") as writer:
+        for number in range(100):
+            writer.write({"__key__": f"k{number:03d}", "bin": bytes([number]) * 50_000, "txt": f"text {number}"})
+    source = source_of("watched://few")
+    source.shard(0)
+    store.ranges.clear()
+    assert [sample["bin"][0] for sample in source.read(np.array(rows))] == rows
+    assert len(store.ranges) == source.estimate(np.array(rows)).requests == len(rows)
 
 
-@pytest.mark.parametrize("rows", [[3], [4, 3], [3, 5], [3, 4, 4], [3, 5, 4, 6]])
-def test_others_are_not(shard: Shard, rows: list[int]) -> None:
-    assert shard.runs(np.array(rows)) is None
-
-
-def test_what_lies_between_is_not_read(tmp_path: pathlib.Path) -> None:
-    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+@pytest.mark.parametrize("scatters", [False, True])
+def test_what_lies_between_is_not_read(scatters: bool) -> None:
+    store, file = watched_store(scatters=scatters), io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as tar:
         for name, size in (("a.txt", 1), ("__meta__", 100_000), ("b.txt", 1), ("c.txt", 1)):
             member = tarfile.TarInfo(name)
             member.size = size
             tar.addfile(member, io.BytesIO(b"x" * size))
-    source = source_of(tmp_path / "a.tar")
-    shard = source.shard(0)
-    assert shard.runs(np.array([0, 1])) is None
-    assert shard.runs(np.array([1, 2])) is not None
-    assert [sample["txt"] for sample in source.read(np.arange(3))] == [b"x"] * 3
+    store.write_all("watched://a.tar", file.getvalue())
+    source = source_of("watched://a.tar")
+    source.shard(0)
+    store.ranges.clear()
+    for rows in (np.array([0, 1]), np.array([1, 0, 2])):
+        assert [sample["txt"] for sample in source.read(rows)] == [b"x"] * len(rows)
+    assert store.bytes_read < 5000
     source.close()
 
 

@@ -15,6 +15,7 @@ import psutil
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.shard.watched import watched_store
 
 import shoal
 from shoal.errors import (
@@ -35,6 +36,7 @@ from shoal.shard import (
     ErrorLog,
     ErrorPolicy,
     KeyRule,
+    ShardMemoryCache,
     ShardRef,
     ShardSource,
     ShardWriter,
@@ -44,48 +46,16 @@ from shoal.shard import (
     open_shard,
 )
 from shoal.shard._source import KeyFinder
-from shoal.store import LocalStore, MemoryStore, register_store, store_for
+from shoal.store import LocalStore, store_for
 
 SEEKABLE = [None, "gzip", "zstd"]
 EVERY = [None, "gzip", "zstd", "bz2", "xz"]
 ARCHIVE = KeyRule(group="archive")
 
 
-class WatchedStore(MemoryStore):
-    """Objects under ``watched://`` that remember which of their bytes were read."""
-
-    def __init__(self):
-        super().__init__()
-        self.ranges = []
-
-    def open(self, url):
-        return WatchedReader(self, super().open(url))
-
-    @property
-    def bytes_read(self):
-        return sum(stop - start for _, start, stop in self.ranges)
-
-
-class WatchedReader:
-    def __init__(self, store, inner):
-        self.store, self.inner, self.info = store, inner, inner.info
-
-    def read(self, start, stop):
-        self.store.ranges.append((self.info.url, start, min(stop, self.info.size)))
-        return self.inner.read(start, stop)
-
-    def read_many(self, starts, stops):
-        return [self.read(start, stop) for start, stop in zip(starts, stops, strict=True)]
-
-    def close(self):
-        self.inner.close()
-
-
 @pytest.fixture
 def watched():
-    store = WatchedStore()
-    register_store("watched", store)
-    return store
+    return watched_store()
 
 
 def rows(count, *, size=300, fields=("bin", "json", "txt")):
@@ -377,11 +347,17 @@ def flip(path, at):
 SMALL = [{"__key__": "k0", "a": b"x" * 40, "b": b""}, {"__key__": "k1", "a": b"y" * 700, "c": b"z" * 513}]
 
 
-def reads_of(shard, field):
-    """The three ways bytes come in; the last reads one field of two samples."""
-    yield lambda: shard.read_span(0, 2)
-    yield lambda: shard.read_rows(np.array([1, 0]))
-    yield lambda: shard.read_rows(np.array([0, 1]), [field])
+def reads_of(source, field):
+    """The ways bytes come in; some read one field of two samples."""
+    cached = source.with_memory(ShardMemoryCache.over(source, 1 << 20))
+    yield lambda: streamed(source)
+    yield lambda: source.read(np.array([0, 1]))
+    yield lambda: source.read(np.array([1, 0]))
+    yield lambda: source.read(np.array([0, 1]), [field])
+    yield lambda: source.columns(np.array([1, 0]))[0]
+    yield lambda: source.column(np.array([0, 1]), field)
+    yield lambda: cached.read(np.array([1, 0]))
+    yield lambda: cached.column(np.array([0, 1]), field)
 
 
 def test_every_byte_of_every_member_is_checked(tmp_path):
@@ -393,9 +369,9 @@ def test_every_byte_of_every_member_is_checked(tmp_path):
         data = {at: member for member in tar for at in range(member.offset_data, member.offset_data + member.size)}
     for at in sorted({*range(512, len(good), 23), *data}):  # the first header has a test of its own, below
         store_for("").write_all(str(path), good[:at] + bytes([good[at] ^ 0x40]) + good[at + 1 :])
-        shard = open_shard(str(path))
+        source = source_of(path)
         member = data.get(at)
-        for read in reads_of(shard, "a" if member is None else member.name.partition(".")[2]):
+        for read in reads_of(source, "a" if member is None else member.name.partition(".")[2]):
             if member is None:
                 assert len(read()) == 2
                 continue
@@ -407,7 +383,7 @@ def test_every_byte_of_every_member_is_checked(tmp_path):
                 member.name,
                 member.offset_data,
             )
-        shard.close()
+        source.close()
 
 
 def test_without_verify_nothing_is_checked(tmp_path):

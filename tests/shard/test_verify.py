@@ -17,7 +17,7 @@ from tests.shard.archives import plain as member
 from shoal.codec import decode_spec, decoders
 from shoal.errors import StoreError
 from shoal.shard import (
-    Extents,
+    FieldExtents,
     KeyRule,
     ShardWriter,
     VerifyOptions,
@@ -208,11 +208,11 @@ def test_an_index_that_lies():
     url, index = written()
     wrong = index.fields["txt"].size.copy()
     wrong[1] += 1
-    fields = {**index.fields, "txt": Extents(index.fields["txt"].offset, wrong, index.fields["txt"].crc)}
+    fields = {**index.fields, "txt": FieldExtents(index.fields["txt"].offset, wrong, index.fields["txt"].crc)}
     assert found(verify_shard(url, replace(index, fields=fields))) == [("size", "k1", "txt")]
     moved = index.fields["txt"].offset.copy()
     moved[2] += 512
-    fields = {**index.fields, "txt": Extents(moved, index.fields["txt"].size, index.fields["txt"].crc)}
+    fields = {**index.fields, "txt": FieldExtents(moved, index.fields["txt"].size, index.fields["txt"].crc)}
     assert set(found(verify_shard(url, replace(index, fields=fields)))) == {
         ("missing", "k2", "txt"),
         ("extra", "k2", "txt"),
@@ -221,7 +221,7 @@ def test_an_index_that_lies():
 
 def test_an_index_without_checksums_still_has_names_and_sizes():
     url, index = written()
-    fields = {name: Extents(part.offset, part.size, None) for name, part in index.fields.items()}
+    fields = {name: FieldExtents(part.offset, part.size, None) for name, part in index.fields.items()}
     index = replace(index, fields=fields, blocks=None)
     report = verify_shard(url, index)
     assert report.ok

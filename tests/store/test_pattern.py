@@ -239,7 +239,7 @@ def test_a_file_that_looks_like_a_glob_is_that_file(tree):
     assert expand_pattern(f"{tree}/a?b.tar") == [f"{tree}/a?b.tar"]
 
 
-def test_a_glob_that_matches_nothing_is_an_error(tree):
+def test_a_glob_that_matches_nothing_is_an_error(tree, memory):
     for pattern in (f"{tree}/*.zip", f"{tree}/none/*.tar", "tree://bucket/*.zip"):
         with pytest.raises(ObjectNotFoundError, match="matches no file") as caught:
             expand_pattern(pattern)

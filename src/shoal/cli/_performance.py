@@ -29,7 +29,6 @@ from shoal.load._options import LoaderOptions
 from shoal.load._stats import LoaderStats
 from shoal.shard._manifest import Manifest
 from shoal.shard._member_names import WEBDATASET_RULE
-from shoal.shard._read_cost import estimate_reads
 from shoal.shard._shard import Sample
 from shoal.shard._source import ShardRef, ShardSource
 from shoal.shard._writer import ShardWriter
@@ -507,11 +506,11 @@ def _measure_speed(source: ShardSource, bandwidth: float | None, latency: float 
     if bandwidth is not None or not len(source):
         return bandwidth, latency or 0.0
     few = np.arange(min(len(source), _PROBE_SAMPLES))
-    mean = max(1.0, estimate_reads(source, few).bytes / len(few))
+    mean = max(1.0, source.estimate(few).bytes / len(few))
     rows = np.arange(min(len(source), max(2, int(_MEASURED_BYTES / mean))))
     source.read(rows[:1])  # opens the shard
     one, run = _time_read(source, rows[:1]), _time_read(source, rows)
-    each = max(run - one, 1e-9) / estimate_reads(source, rows).bytes
+    each = max(run - one, 1e-9) / source.estimate(rows).bytes
     return 1 / each, one if latency is None else latency
 
 

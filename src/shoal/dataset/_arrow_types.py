@@ -467,7 +467,34 @@ def from_arrow(column: Column, array: pa.Array) -> list[Any]:
     if form.kind == "array" and not array.null_count:
         return _ragged_arrays(array)
     convert = _unpacker(form) or _identity
+    if (of := _type_of_bits(form)) != form.type:
+        array = array.view(of)
     return [nothing if value is None else convert(value) for value in _to_pylist(array)]
+
+
+def _type_of_bits(form: Form) -> pa.DataType:
+    """The type with the numbers of arrays as integers of their bits: Python's float changes signalling NaNs."""
+    of = form.type
+    if form.kind == "array":
+        data, bits = of.field("data"), pa.from_numpy_dtype(_bits_dtype(_number_dtype(form)))
+        return pa.struct([data.with_type(pa.list_(data.type.value_field.with_type(bits))), of.field("shape")])
+    parts = [_type_of_bits(part) for _, part in form.inner]
+    if parts == [part.type for _, part in form.inner]:
+        return of
+    if form.kind == "list":
+        return pa.list_(of.value_field.with_type(parts[0]))
+    if form.kind == "map":
+        return pa.map_(of.key_type, of.item_field.with_type(parts[0]))
+    return pa.struct([of.field(name).with_type(part) for (name, _), part in zip(form.inner, parts, strict=True)])
+
+
+def _bits_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    return np.dtype(f"u{dtype.itemsize}") if dtype.kind == "f" else dtype
+
+
+def _number_dtype(form: Form) -> np.dtype[Any]:
+    dtype: np.dtype[Any] = np.dtype(_number_type(form).to_pandas_dtype())
+    return dtype
 
 
 def _to_pylist(array: pa.Array) -> list[Any]:
@@ -512,8 +539,9 @@ def _unpacker(form: Form) -> Convert | None:
             parts = [(name, convert or _identity) for (name, _), convert in zip(form.inner, inner, strict=True)]
             return lambda value: [convert(value[name]) for name, convert in parts]
         case "array":
-            dtype = form.type.field("data").type.value_type.to_pandas_dtype()
-            return lambda value: np.asarray(value["data"], dtype).reshape(value["shape"])
+            dtype = _number_dtype(form)
+            bits = _bits_dtype(dtype)
+            return lambda value: np.asarray(value["data"], bits).view(dtype).reshape(value["shape"])
     return _UNPACKERS.get(form.kind)
 
 

@@ -18,6 +18,8 @@ from shoal.load._columns import PayloadLayoutCache, PayloadReader, PayloadRun, R
 from shoal.load._loader import DataLoader
 from shoal.order._epoch_plan import launched_rank
 from shoal.sample._annotations import is_record
+from shoal.shard._extents import shard_extents
+from shoal.shard._read import read_columns
 from shoal.shard._source import ShardSource
 
 from ._base import DatasetBase
@@ -93,7 +95,7 @@ def ordered_batches(
         chosen = iter([np.arange(len(source)) if rows is None else rows])
         yield from _direct_batches(reader, chosen, options)
     elif rows is None:
-        yield from _cut(((PayloadRun(raw, layout_cache), None) for raw in source.raw_stream(field)), options)
+        yield from _cut(((PayloadRun(raw, layout_cache), None) for raw in source.stream_column(field)), options)
     elif _by_block(source, rows):
         kept = ((span, _kept(source, span, rows)) for span in _spans(source, field))
         yield from _cut(
@@ -150,7 +152,9 @@ def _spans(source: ShardSource, field: str) -> list[Span]:
 
 def _span_run(source: ShardSource, span: Span, field: str, layout_cache: PayloadLayoutCache[Any]) -> PayloadRun[Any]:
     number, start, stop = span
-    return PayloadRun(source.shard(number).raw_span(start, stop, field), layout_cache)
+    return PayloadRun(
+        read_columns(shard_extents(source.shard(number), slice(start, stop), [field]))[field], layout_cache
+    )
 
 
 def _by_block(source: ShardSource, rows: IntArray) -> bool:
@@ -208,7 +212,7 @@ def _row_runs(
     step = _rows_at_once(source, field, rows)
     for at in range(0, len(rows), step):
         lying, order = np.unique(rows[at : at + step], return_inverse=True)
-        yield PayloadRun(source.raw_rows(lying, field), layout_cache), order
+        yield PayloadRun(source.column(lying, field), layout_cache), order
 
 
 def _rows_at_once(source: ShardSource, field: str, rows: IntArray) -> int:

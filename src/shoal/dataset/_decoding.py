@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,7 +20,7 @@ from shoal.sample._dict_sample import DictSample
 from shoal.sample._field_mapping import fields_needed, from_fields, partial_mapper, partial_unpacker
 from shoal.sample._packable import unpack
 from shoal.schema._json_schema import schema_from_json
-from shoal.shard._shard import Decoders, Sample
+from shoal.shard._shard import Sample
 from shoal.shard._source import FieldSelector, ShardSource, Source
 
 from ._description import Stage, check_sample_type
@@ -29,7 +29,6 @@ __all__ = [
     "PAYLOAD",
     "LazyDecoders",
     "Reading",
-    "WithoutSized",
     "finished",
     "reading_for",
     "refuse_unmatched",
@@ -61,27 +60,6 @@ class LazyDecoders(dict[str, Any]):
             self.update({name: _copy_decoded(found[name]) for name in found} if self._writable else found)
             self._known.add(field)  # last, since another thread leaves a known field without a decoder as bytes
         return super().__contains__(field)
-
-
-class WithoutSized(Mapping[str, Any]):
-    """The decoders without the sized ones, whose fields stay bytes and are decoded into a batch later."""
-
-    def __init__(self, decoders: Decoders) -> None:
-        self._decoders = decoders
-
-    def __contains__(self, field: object) -> bool:
-        return field in self._decoders and not isinstance(self._decoders[str(field)], SizedDecoder)
-
-    def __getitem__(self, field: str) -> Any:
-        if field not in self:
-            raise KeyError(field)
-        return self._decoders[field]
-
-    def __iter__(self) -> Iterator[str]:
-        return (field for field in self._decoders if field in self)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
 
 
 def _copy_decoded(decode: Decoder) -> Decoder:

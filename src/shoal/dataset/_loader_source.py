@@ -4,32 +4,33 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from shoal._typing import IntArray
-from shoal.codec._codec import Buffer, SizedDecoder
+from shoal.codec._codec import SizedDecoder
 from shoal.errors import ShoalError
 from shoal.load._buffers import shared_buffers
-from shoal.load._collate import SampleBatch, collate, stacked
+from shoal.load._collate import SampleBatch, stacked
 from shoal.load._columns import PayloadLayoutCache, PayloadReader, Ragged
 from shoal.load._sources import PrefetchedSource, SourceLayout
 from shoal.sample._annotations import schema_of
 from shoal.schema._types import Array
+from shoal.shard._extents import Extents
 from shoal.shard._memory_cache import ShardMemoryCache
-from shoal.shard._read_cost import ReadCost, estimate_cached_reads, estimate_reads
-from shoal.shard._shard import Decoders, Sample
+from shoal.shard._read import BytesColumn
+from shoal.shard._read_plan import ReadCost
+from shoal.shard._shard import Decoders
 from shoal.shard._shuffle_window import ReadSchedule, SampleWindow
 from shoal.shard._source import ShardSource
 from shoal.store._registry import is_remote
 from shoal.store._url import scheme_of
 
-from ._decoding import PAYLOAD, WithoutSized
+from ._decoding import PAYLOAD, finished
 from ._fingerprint import setting_digests
 
 if TYPE_CHECKING:
@@ -104,10 +105,19 @@ class DatasetSource:
             return self._read(numbers)
 
     def _read(self, numbers: IntArray) -> list[Any]:
-        columns = self._columns(self._rows(numbers))
-        if columns is None:
-            return self._dataset.stored_at(numbers)
-        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        dataset = self._dataset
+        if not isinstance(self._reader, ShardSource):
+            return dataset.stored_at(numbers)
+        samples = self._reader.read(self._rows(numbers), dataset._fields, dataset._decoders)  # noqa: SLF001 - one package
+        return finished(samples, dataset._reading, ())  # noqa: SLF001 - one package
+
+    @functools.cached_property
+    def _reader(self) -> Any:
+        """The dataset's source, through the memory cache if there is one."""
+        reader = self._dataset._reader  # noqa: SLF001 - one package
+        if self._resident is None or not isinstance(reader, ShardSource):
+            return reader
+        return reader.with_memory(self._resident)
 
     def _rows(self, numbers: IntArray) -> IntArray:
         """The numbers of these samples in the source."""
@@ -120,99 +130,54 @@ class DatasetSource:
             return
         with contextlib.suppress(ShoalError):  # whoever reads the shard says what is wrong
             self._resident = ShardMemoryCache.over(source, most_bytes)
-        self.__dict__.pop("_payloads", None)
-        self.__dict__.pop("_plain_fields", None)
+        for name in ("_payloads", "_reader"):
+            self.__dict__.pop(name, None)
 
     def read_batch(self, numbers: IntArray, ragged: Ragged) -> Any | None:
-        """Typed samples are gathered from their payloads, images of one size decoded into place.
+        """Return a batch made of columns: typed samples, and dicts as they are stored. None for other samples.
 
-        Fields of plain samples are taken from shards in memory. None for others.
+        Typed samples are gathered from their payloads, images of one size are decoded into one array, and fields that
+        are not decoded are columns of bytes.
         """
-        if not self._windows or (self._payloads is None and not self._has_sized_images):
-            return self._read_batch(numbers, ragged)  # what is None is read otherwise, and counted then
+        if self._payloads is None and not self._has_columns:
+            return None
+        if not self._windows:
+            return self._read_batch(numbers, ragged)
         with self._reading(numbers):
             return self._read_batch(numbers, ragged)
 
-    def _read_batch(self, numbers: IntArray, ragged: Ragged) -> Any | None:
-        rows = self._rows(numbers)
-        if self._has_sized_images:
-            dataset = self._dataset
-            samples = dataset._reader.read(rows, dataset._fields, WithoutSized(dataset._decoders))  # noqa: SLF001
-            return filled_batch(samples, dataset._decoders, ragged)  # noqa: SLF001 - one package
+    def _read_batch(self, numbers: IntArray, ragged: Ragged) -> Any:
+        rows, dataset = self._rows(numbers), self._dataset
         if self._payloads is None:
-            columns = self._columns(rows)
-            if columns is None:
-                return None
-            return {name: stacked(values, ragged, name) for name, values in columns.items()}
+            extents, columns = self._reader.columns(rows, dataset._fields)
+            return decoded_batch(columns, extents, dataset._decoders, ragged)  # noqa: SLF001 - one package
         batch = SampleBatch(self._payloads.read(rows), ragged=ragged)
         for name in self._array_fields:  # here, in a worker's thread, not when the caller asks
             batch.column(name)
         return batch
 
+    @functools.cached_property
+    def _has_columns(self) -> bool:
+        """Whether samples are dicts as they are stored in shards."""
+        reading = self._dataset._reading  # noqa: SLF001 - one package
+        plain = reading.sample_type is dict and reading.convert is None
+        return plain and isinstance(self._dataset._reader, ShardSource)  # noqa: SLF001 - one package
+
     def estimate_reads(self, numbers: IntArray, *, batched: bool) -> ReadCost | None:
-        """What reading these samples asks of the store, as a batch or one by one; None where nobody knows."""
+        """Return what reading these samples asks of the store, as a batch or one by one; None if it is not known."""
         reader = self._dataset._reader  # noqa: SLF001 - one package
         if not isinstance(reader, ShardSource):
             return None
-        rows = self._rows(numbers)
-        if batched and self._dataset.raw_source is not None:
-            return estimate_reads(reader, rows, raw=PAYLOAD)
-        return estimate_reads(reader, rows, self._dataset._fields)
+        is_typed = batched and self._dataset.raw_source is not None
+        return reader.estimate(self._rows(numbers), [PAYLOAD] if is_typed else self._dataset._fields)
 
-    def estimate_cached_reads(self, batches: Iterable[IntArray], most_bytes: int) -> tuple[ReadCost, int] | None:
-        """What batches one after the other ask of the store where shards are kept in memory, and the bytes of those.
-
-        None where they are not kept, or nothing is taken from there.
-        """
+    def estimate_cached_reads(self, most_bytes: int) -> tuple[ReadCost, int] | None:
+        """Return what an epoch asks of the store if shards are kept in memory, and the bytes of those; else None."""
         self.hold(most_bytes)
-        source, dataset = self._dataset.source, self._dataset
-        names = self._plain_fields if self._payloads is None else (PAYLOAD,)
         large = self._payloads is not None and (self.geometry().mean_bytes or 0) >= _LARGE_BYTES
-        if (
-            self._resident is None
-            or not isinstance(source, ShardSource)
-            or names is None
-            or large
-            or self._has_sized_images
-        ):
+        if self._resident is None or large or not (self._payloads is not None or self._has_columns):
             return None
-        rows = (numbers if dataset.is_whole else dataset.numbers[numbers] for numbers in batches)
-        first = next(rows, np.empty(0, np.int64))
-        reads, held = estimate_cached_reads(source, itertools.chain([first], rows), names)
-        # Of typed samples one is looked at first, for how large its arrays are.
-        looked = self._payloads is not None and source.shard(0).scatters and len(first) > 0
-        return (reads + estimate_reads(source, first[:1], raw=PAYLOAD) if looked else reads), held
-
-    @functools.cached_property
-    def _has_sized_images(self) -> bool:
-        """Whether samples are dicts, read from shards, with images that are decoded to one size."""
-        dataset = self._dataset
-        plain = dataset._reading.convert is None and isinstance(dataset.source, ShardSource)  # noqa: SLF001
-        return plain and dataset.described.spec.has_sizes
-
-    def _columns(self, rows: IntArray) -> dict[str, list[Any]] | None:
-        """Plain samples as columns; None where they are not in memory or not alike, or one fails: reading it tells."""
-        names, held = self._plain_fields, self._resident
-        if names is None or held is None:
-            return None
-        decoders = self._dataset._decoders  # noqa: SLF001 - one package
-        try:
-            columns: dict[str, list[Any]] = {**held.columns(rows, names)}
-            for name in names:
-                if name in decoders:
-                    columns[name] = list(map(decoders[name], columns[name]))
-        except ShoalError:
-            return None
-        return {"__key__": held.keys(rows), "__url__": held.urls(rows), **columns}
-
-    @functools.cached_property
-    def _plain_fields(self) -> tuple[str, ...] | None:
-        """The fields that are read of samples that are dicts in memory, where all have the same ones."""
-        dataset, reading = self._dataset, self._dataset._reading  # noqa: SLF001 - one package
-        if self._resident is None or reading.sample_type is not dict or reading.convert is not None:
-            return None
-        reader = dataset._reader  # noqa: SLF001 - one package
-        return self._resident.wanted(reader, dataset._fields) if isinstance(reader, ShardSource) else None
+        return ReadCost(self._resident.blocks, self._resident.stored_bytes), self._resident.size
 
     @functools.cached_property
     def _payloads(self) -> PayloadReader[Any] | None:
@@ -220,6 +185,8 @@ class DatasetSource:
         source = self._dataset.raw_source
         if source is None:
             return None
+        if self._resident is not None:
+            source = source.with_memory(self._resident)
         return PayloadReader(source, PAYLOAD, PayloadLayoutCache(self._dataset.sample_type), resident=self._resident)
 
     @functools.cached_property
@@ -277,33 +244,48 @@ def _mean_bytes(source: ShardSource) -> float | None:
     return sum(int(part.size.sum()) for part in index.fields.values()) / len(index)
 
 
-def filled_batch(samples: list[Sample], decoders: Decoders, ragged: Ragged) -> Any:
-    """A dict of columns, of samples in which what has a `SizedDecoder` is still bytes.
+def decoded_batch(columns: dict[str, BytesColumn], rows: Extents, decoders: Decoders, ragged: Ragged) -> dict[str, Any]:
+    """Return a batch of columns: fields with a decoder are decoded, others are columns of bytes.
 
     Raises:
-        DecodeError: An image does not decode; it names shard, key and field.
+        DecodeError: A value does not decode; it names shard, key and field.
     """
-    batch = collate(samples, ragged)
-    sized = [name for name in batch if name in decoders and isinstance(decoders[name], SizedDecoder)]
-    for name in sized:
-        batch[name] = _decode_column(batch[name], samples, decoders[name])
+    batch: dict[str, Any] = {"__key__": rows.keys(), "__url__": list(rows.urls())}
+    for name, column in columns.items():
+        decoder = decoders[name] if name in decoders else None  # noqa: SIM401 - lazy decoders are made by `in`
+        present = (column.starts >= 0).nonzero()[0]
+        values: Any = BytesColumn(column.data, column.starts, column.sizes)  # without labels, which hold the index
+        values = values if len(present) == len(column) else values.take(present)
+        if isinstance(decoder, SizedDecoder):
+            values = _decode_rows(values, rows, present, decoder)
+        elif decoder is not None:
+            values = _decode_values(values, rows, present, decoder)
+        if len(present) < len(column):
+            found = dict(zip(present.tolist(), values, strict=True))
+            values = [found.get(row) for row in range(len(column))]
+        batch[name] = values if isinstance(values, BytesColumn | np.ndarray) else stacked(values, ragged, name)
     return batch
 
 
-def _decode_column(values: list[Buffer | None], samples: list[Sample], decoder: Any) -> Any:
-    """One array; a list where some samples have no such field."""
-    present = [place for place, value in enumerate(values) if value is not None]
-    column, decode_into, place = _empty_rows(len(present), decoder), decoder.decode_into, 0
-    try:
-        for row, place in zip(column, present, strict=True):
-            decode_into(values[place], row)
-    except ShoalError as error:
-        sample = samples[place]
-        raise error.at(shard=sample["__url__"], key=sample["__key__"]) from error.__cause__
-    if len(present) == len(values):
-        return column
-    rows = dict(zip(present, column, strict=True))
-    return [rows.get(place) for place in range(len(values))]
+def _decode_values(column: BytesColumn, rows: Extents, present: IntArray, decoder: Any) -> list[Any]:
+    values: list[Any] = []
+    for number, value in zip(present.tolist(), column, strict=True):
+        try:
+            values.append(decoder(value))
+        except ShoalError as error:
+            raise error.at(shard=rows.url(number), key=rows.key(number)) from error.__cause__
+    return values
+
+
+def _decode_rows(column: BytesColumn, rows: Extents, present: IntArray, decoder: SizedDecoder) -> npt.NDArray[Any]:
+    """Decode values of one shape and dtype into one array."""
+    out = _empty_rows(len(column), decoder)
+    for number, view, row in zip(present.tolist(), column.views(), out, strict=True):
+        try:
+            decoder.decode_into(view, row)
+        except ShoalError as error:
+            raise error.at(shard=rows.url(number), key=rows.key(number)) from error.__cause__
+    return out
 
 
 def _empty_rows(count: int, decoder: SizedDecoder) -> npt.NDArray[Any]:

@@ -1,8 +1,9 @@
 """`DataLoader`: a pipeline of stages over a source, run on threads, that yields batches in an exact order.
 
 How a batch is made: ``DataLoader.__iter__`` (`_loader`) starts an `EpochRun` (`_executor`). `_tasks` lists the tasks of
-the epoch; `_workers` runs them on threads and returns their results in order. For each task the order gives the
-samples, the source reads them, `_sample_stages` applies ``map`` and its like, and `_collate` makes a batch.
+the epoch; a `PrefetchQueue` of `shoal.store` runs them on threads and returns their results in order. For each task the
+order gives the samples, the source reads them, `_sample_stages` applies ``map`` and its like, and `_collate` makes a
+batch.
 `_stream_stages` has the stages that look at more than one element, and `_cursor` the position to resume from.
 
 Modules, lowest first; each imports only modules named before it, which a test checks:
@@ -11,7 +12,7 @@ Modules, lowest first; each imports only modules named before it, which a test c
 - batches from bytes: ``_buffers``, ``_msgpack_scan``, ``_columns``, ``_collate``
 - stages: ``_stages``, ``_sources``, ``_stream_stages``, ``_sample_stages``
 - pipelines: ``_pipeline``, ``_cursor``
-- running them: ``_workers``, ``_tasks``, ``_executor``
+- running them: ``_tasks``, ``_executor``
 - for users: ``_methods``, ``_loader``, ``_estimate``, ``_monitoring``
 """
 

@@ -8,10 +8,11 @@ the batch (`direct_plan`, `direct_columns`), or payloads as stored. `window_run`
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar, cast
 
 import msgspec
@@ -28,9 +29,11 @@ from shoal.sample._packable import pack, unpack
 from shoal.schema._types import Array, BoolType, BytesType, FieldType, FloatType, Image, IntType, OptionalType, StrType
 from shoal.shard._arrow_arrays import as_arrow
 from shoal.shard._byte_reader import ScatterSpec
+from shoal.shard._extents import RowLabels, join_extents, shard_extents
 from shoal.shard._memory_cache import ShardMemoryCache
-from shoal.shard._shard import RawField, join_raw
-from shoal.shard._source import ShardSource
+from shoal.shard._read import BytesColumn, columns_of, fetch, read_scattered
+from shoal.shard._read_plan import plan_reads
+from shoal.shard._source import ShardSource, checked_rows
 
 from ._buffers import BufferPool, shared_buffers
 from ._msgpack_scan import (
@@ -116,11 +119,11 @@ class PayloadRun(Generic[T]):
 
     def __init__(
         self,
-        raw: RawField,
+        raw: BytesColumn,
         layout_cache: PayloadLayoutCache[T],
         *,
         locations: Mapping[str, FieldLocations] | None = None,
-        read_full: Callable[[], RawField] | None = None,
+        read_full: Callable[[], BytesColumn] | None = None,
     ) -> None:
         self.raw = raw
         self.layout_cache = layout_cache
@@ -152,7 +155,7 @@ class PayloadRun(Generic[T]):
         return locations
 
     @functools.cached_property
-    def full(self) -> RawField:
+    def full(self) -> BytesColumn:
         """The complete payloads."""
         return self.raw if self._read_full is None else self._read_full()
 
@@ -246,8 +249,7 @@ class PayloadRun(Generic[T]):
         try:
             return unpack(self.layout_cache.sample_type, self.payload(row))
         except ShoalError as error:
-            key = self.raw.keys(slice(row, row + 1))[0]
-            raise error.at(shard=self.raw.url(row), key=key) from error.__cause__
+            raise _located(error, self.raw, row) from error.__cause__
 
 
 class TypedColumns(Generic[T]):
@@ -270,7 +272,7 @@ class TypedColumns(Generic[T]):
         self._as_stored = parts[0][0].layout_cache.as_stored
 
     @classmethod
-    def over(cls, raw: RawField, sample_type: type[T]) -> TypedColumns[T]:
+    def over(cls, raw: BytesColumn, sample_type: type[T]) -> TypedColumns[T]:
         """Return columns of all these payloads."""
         return cls([(PayloadRun(raw, PayloadLayoutCache(sample_type)), slice(None))])
 
@@ -284,8 +286,7 @@ class TypedColumns(Generic[T]):
     @classmethod
     def _from_payloads(cls, sample_type: type[T], payloads: list[bytes], keys: list[str]) -> TypedColumns[T]:
         sizes = np.array([len(payload) for payload in payloads], np.int64)
-        raw = RawField(b"".join(payloads), np.cumsum(sizes) - sizes, sizes, pa.array(keys, pa.string()), ("",))
-        return cls.over(raw, sample_type)
+        return cls.over(BytesColumn(b"".join(payloads), np.cumsum(sizes) - sizes, sizes, keys), sample_type)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the payloads of these samples only, and their keys."""
@@ -303,7 +304,7 @@ class TypedColumns(Generic[T]):
     @property
     def keys(self) -> list[str]:
         """The samples' keys."""
-        return [key for run, rows in self._parts for key in run.raw.keys(rows)]
+        return [key for run, rows in self._parts for key in _keys(run.raw, rows)]
 
     @functools.cached_property
     def samples(self) -> list[T]:
@@ -329,8 +330,7 @@ class TypedColumns(Generic[T]):
             return getattr(self.samples[number], name)
         except ShoalError as error:
             run, row = self._rows()[number]
-            key = run.raw.keys(slice(row, row + 1))[0]
-            raise error.at(shard=run.raw.url(row) or None, key=key or None) from error.__cause__
+            raise _located(error, run.raw, row) from error.__cause__
 
     def _rows(self) -> list[tuple[PayloadRun[T], int]]:
         return [(run, row) for run, rows in self._parts for row in _row_list(run, rows)]
@@ -379,6 +379,21 @@ class TypedColumns(Generic[T]):
             copy_rows(run.raw.data, run.array_starts(name)[rows], out[at : at + count])
             at += count
         return out.view(layout.dtype).reshape(len(self), *layout.shape)
+
+
+def _keys(column: BytesColumn, rows: Rows) -> list[str]:
+    labels, chosen = column.labels, np.arange(len(column))[rows]
+    if isinstance(labels, RowLabels):
+        return labels.keys(chosen)
+    return [] if labels is None else [labels[row] for row in chosen.tolist()]
+
+
+def _located(error: ShoalError, column: BytesColumn, row: int) -> ShoalError:
+    """Return the error with the shard and the key of a row."""
+    labels = column.labels
+    if isinstance(labels, RowLabels):
+        return error.at(shard=labels.url(row), key=labels.keys(np.array([row]))[0])
+    return error if labels is None else error.at(key=labels[row] or None)
 
 
 def _count(run: PayloadRun[Any], rows: Rows) -> int:
@@ -609,35 +624,24 @@ class PayloadReader(Generic[T]):
             self._misses += 1
             again = self._misses < _MAX_MISSES
             self._plan = direct_plan(source, int(numbers[-1]), field, layout_cache) if again else None
-        cached = None if self._resident is None else self._read_cached(self._resident, numbers)
-        if cached is not None:
-            return cached
-        unique, order = np.unique(numbers, return_inverse=True)
-        run = PayloadRun(source.raw_rows(unique, field), layout_cache)
-        in_order = len(unique) == len(numbers) and bool((unique == numbers).all())
-        return TypedColumns([(run, slice(0, len(unique)) if in_order else order)])
-
-    def _read_cached(self, resident: ShardMemoryCache, numbers: IntArray) -> TypedColumns[T] | None:
-        """Read from memory: without a copy once all samples are cached and stored alike, else as copies."""
-        run = self._cached_run or self._resolve_cached(resident)
+        run = self._cached_run or (None if self._resident is None else self._resolve_cached(self._resident))
         if run is not None:
-            resident.check(numbers)
-            return TypedColumns([(run, numbers)])
-        copied = resident.raw_rows(numbers, self._field)
-        return (
-            None if copied is None else TypedColumns([(PayloadRun(copied, self._layout_cache), slice(0, len(numbers)))])
-        )
+            return TypedColumns([(run, checked_rows(numbers, len(source)))])
+        order: Rows = slice(0, len(numbers))
+        if not bool((numbers[1:] > numbers[:-1]).all()):  # strings are read without a copy only in order
+            numbers, order = np.unique(numbers, return_inverse=True)
+        return TypedColumns([(PayloadRun(source.column(numbers, field), layout_cache), order)])
 
     def _resolve_cached(self, resident: ShardMemoryCache) -> PayloadRun[T] | None:
         """Return all samples, once they are cached; done once, by one thread, while others use copies."""
         if not resident.is_full or not self._resolving.acquire(blocking=False):
             return None
-        raw = resident.raw(self._field)  # the lock is never released: the result does not change
+        raw = resident.column(self._field)  # the lock is never released: the result does not change
         self._cached_run = None if raw is None else resolved_run(raw, self._layout_cache)
         return self._cached_run
 
 
-def resolved_run(raw: RawField, layout_cache: PayloadLayoutCache[T]) -> PayloadRun[T] | None:
+def resolved_run(raw: BytesColumn, layout_cache: PayloadLayoutCache[T]) -> PayloadRun[T] | None:
     """Return payloads with all fields resolved; None if they are not stored alike, or one does not fit its class."""
     locations = _scan_all(raw)
     run = None if locations is None else PayloadRun(raw, layout_cache, locations=locations)
@@ -647,7 +651,7 @@ def resolved_run(raw: RawField, layout_cache: PayloadLayoutCache[T]) -> PayloadR
         return None
 
 
-def _scan_all(raw: RawField) -> Mapping[str, FieldLocations] | None:
+def _scan_all(raw: BytesColumn) -> Mapping[str, FieldLocations] | None:
     template = _first_template(raw)
     parts: list[Mapping[str, FieldLocations]] = []
     for start in range(0, len(raw), _SCAN_CHUNK):
@@ -659,7 +663,7 @@ def _scan_all(raw: RawField) -> Mapping[str, FieldLocations] | None:
     return join_locations(parts) if parts else None
 
 
-def _first_template(raw: RawField) -> tuple[TemplateField, ...]:
+def _first_template(raw: BytesColumn) -> tuple[TemplateField, ...]:
     if not len(raw):
         return ()
     start, size = int(raw.starts[0]), int(raw.sizes[0])
@@ -681,17 +685,24 @@ def window_run(
     Each block is scanned right after it was read, while it is still in the processor's cache. The buffer returns to the
     pool with the last batch, or sample, made from it.
     """
+    every = [shard_extents(source.shard(number), slice(start, stop), [field]) for number, start, stop in spans]
+    plans = [plan_reads(extents) for extents in every]
+    sizes = [plan.size for plan in plans]
+    data, at = buffers.empty(sum(sizes)).data, 0
     parts, locations = [], []
-    for part in source.raw_spans(spans, field, lambda size: buffers.empty(size).data):
-        run = PayloadRun(part, layout_cache)
+    for extents, plan, size in zip(every, plans, sizes, strict=True):
+        own = data[at : at + size]
+        part = columns_of(extents, fetch(extents, plan, own), own)[field]
+        run = PayloadRun(BytesColumn(data, part.starts + at, part.sizes), layout_cache)
         fields = {name: run.field(name) for name in layout_cache.types}
-        parts.append(part)
+        parts.append(run.raw)
         locations.append({name: field for name, field in fields.items() if field is not None})
-    joined = join_raw(parts)
-    if any(part.data is not parts[0].data for part in parts):
-        return PayloadRun(joined, layout_cache)
-    if isinstance(joined.data, memoryview):
-        joined = replace(joined, data=joined.data.toreadonly())
+        at += size
+    edges = np.cumsum([0, *map(len, parts)]).tolist()
+    places = [np.arange(first, last) for first, last in itertools.pairwise(edges)]
+    labels = join_extents(dict(enumerate(every)), places).labels
+    starts, lengths = np.concatenate([part.starts for part in parts]), np.concatenate([part.sizes for part in parts])
+    joined = BytesColumn(data.toreadonly(), starts, lengths, labels)
     return PayloadRun(joined, layout_cache, locations=join_locations(locations))
 
 
@@ -713,9 +724,9 @@ def direct_plan(
     source: ShardSource, number: int, field: str, layout_cache: PayloadLayoutCache[Any]
 ) -> DirectPlan | None:
     """Return how to read samples like sample ``number``; None if it has no large array, or none with a known offset."""
-    if not layout_cache.as_stored or not source.shard_of(number).scatters:
+    if not layout_cache.as_stored or not source.shard_of(number).data.scatters:
         return None
-    run = PayloadRun(source.raw_rows(np.array([number]), field), layout_cache)
+    run = PayloadRun(source.column(np.array([number]), field), layout_cache)
     try:
         template = read_template(memoryview(run.raw.data)[int(run.raw.starts[0]) :][: int(run.raw.sizes[0])])
         arrays = [field.name for field in template if isinstance(layout_cache.types.get(field.name), Array)]
@@ -763,7 +774,8 @@ def direct_columns(
         buffers.empty(count * layout.nbytes, _offset(layout, start))
         for layout, start in zip(layouts.values(), starts, strict=False)
     ]
-    raw = source.raw_cut(numbers, field, plan.cuts, [out.data for out in outs], threads)
+    extents = source.extents(checked_rows(numbers, len(source)), [field])
+    raw = read_scattered(extents, plan.cuts, [out.data for out in outs], threads)
     if raw is None:
         return None
     elided = {name: layout.nbytes for name, layout in layouts.items()}
@@ -771,7 +783,7 @@ def direct_columns(
     locations = scan.fields()
     if not scan.is_complete:
         return None
-    run = PayloadRun(raw, layout_cache, locations=locations, read_full=lambda: source.raw_rows(numbers, field))
+    run = PayloadRun(raw, layout_cache, locations=locations, read_full=lambda: source.column(numbers, field))
     arrays = {
         name: out.view(layout.dtype).reshape(count, *layout.shape)
         for (name, layout), out in zip(layouts.items(), outs, strict=True)

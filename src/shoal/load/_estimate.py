@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -14,7 +13,7 @@ from shoal.errors import OptionError
 from shoal.order._block_shuffle import BlockShuffle
 from shoal.order._epoch_plan import EpochPlan, plan_epoch
 from shoal.order._orders import Order
-from shoal.shard._read_cost import ReadCost
+from shoal.shard._read_plan import ReadCost
 
 from ._autotune import Tuner
 from ._cursor import cursor_at_epoch
@@ -41,8 +40,8 @@ class SupportsReadEstimate(Protocol):
         """Return the reads of samples, as a batch or one by one; None if unknown."""
         ...
 
-    def estimate_cached_reads(self, batches: Iterable[IntArray], most_bytes: int) -> tuple[ReadCost, int] | None:
-        """Return the reads of batches if shards are kept in memory, and the bytes of those; None if they are not."""
+    def estimate_cached_reads(self, most_bytes: int) -> tuple[ReadCost, int] | None:
+        """Return the reads of an epoch if shards are kept in memory, and the bytes of those; None if they are not."""
         ...
 
 
@@ -218,12 +217,11 @@ def _cached_reads(loader_plan: _LoaderPlan, by_range: _EpochReads) -> _EpochRead
     source = loader_plan.source
     if not loader_plan.batched or not loader_plan.pipeline.keeps_data or not isinstance(source, SupportsReadEstimate):
         return None
-    batches = (loader_plan.numbers(0, step) for step in range(loader_plan.of(0).steps))
-    estimate = source.estimate_cached_reads(batches, loader_plan.pipeline.options.memory_budget // 2)
+    estimate = source.estimate_cached_reads(loader_plan.pipeline.options.memory_budget // 2)
     if estimate is None:
         return None
     reads, cached_bytes = estimate
-    # Not exact: two threads may read from a block that neither has read yet.
+    # Not exact: a row of a block that was not read yet may be read by itself first.
     return replace(by_range, requests=reads.requests, bytes=reads.bytes, is_exact=False, held_bytes=cached_bytes)
 
 

@@ -3,7 +3,7 @@
 On **success** an epoch's elements are returned in order, and tasks of the next epoch begin before this one has ended.
 On **failure** the exception is raised in place of its element. When the caller **stops** (break, exception, Ctrl-C,
 garbage collection, exit) `close` drops tasks that have not begun, lets running ones finish, and ends threads and
-processes; see `_workers` for details.
+processes; see `shoal.store._prefetch_queue` for details.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from shoal.order._block_shuffle import BlockShuffle
 from shoal.order._orders import Sequential
 from shoal.shard._shuffle_window import ReadSchedule
 from shoal.shard._stream import ErrorPolicy, error_limit
+from shoal.store._prefetch_queue import PrefetchQueue, Workers
 
 from ._autotune import Tuner
 from ._cursor import Cursor, PartitionCursors, next_plan
@@ -32,7 +33,6 @@ from ._stages import Element, EpochEnd, PendingGroups, PerSample, TaskResult
 from ._stats import Meter
 from ._stream_stages import apply_to_stream, buffers_elements
 from ._tasks import Chunk, NumberedTasks, PerSampleTasks, SamplerTasks, StreamTasks, Task, TaskContext
-from ._workers import PrefetchQueue, Workers
 
 __all__ = ["EpochRun", "RunRegistry"]
 

@@ -14,13 +14,14 @@ features apart and the word is for people. The sample's ``.json`` holds the path
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from shoal.codec._arrays import decode_npy
 from shoal.errors import DecodeError, ManifestError, ShoalError, TarError, UnsafeNameError
@@ -31,21 +32,25 @@ __all__ = [
     "DATA_FOLDER",
     "RECORD_FIELD",
     "SampleRecord",
+    "Values",
     "check_split",
+    "decode_features",
     "decode_record",
     "decode_sample",
     "describe_splits",
     "encode_record",
     "field_names",
+    "fields_by_name",
     "is_raw",
     "number_in_key",
-    "path_of_field",
     "sample_key",
     "shard_path",
     "split_metadata",
     "staging_folder",
 ]
 
+Values = dict[str, npt.NDArray[Any] | None]
+"""The features of a sample by path; None for one that the sample has not."""
 DATA_FOLDER = "data"
 _METADATA = "plaid"
 RECORD_FIELD = "json"
@@ -146,14 +151,16 @@ def _word(path: str) -> str:
     return f"_{word}" if word else ""
 
 
-def path_of_field(field: str) -> str | None:
-    """The path that a member's own name stands for, in tars without records: ``Global__Mach.npy`` is ``Global/Mach``.
+def fields_by_name(fields: Iterable[str]) -> dict[str, str]:
+    """The member field of each path, in tars without records, where ``Global__Mach.npy`` stands for ``Global/Mach``.
 
     Examples:
-        >>> path_of_field("Global__Mach.npy"), path_of_field("png")
-        ('Global/Mach', None)
+        >>> fields_by_name(["Global__Mach.npy", "png"])
+        {'Global/Mach': 'Global__Mach.npy'}
     """
-    return field.removesuffix(ARRAY_ENDING).replace("__", "/") if field.endswith(ARRAY_ENDING) else None
+    return {
+        field.removesuffix(ARRAY_ENDING).replace("__", "/"): field for field in fields if field.endswith(ARRAY_ENDING)
+    }
 
 
 def encode_record(number: int, fields: Mapping[str, str], none: Iterable[str]) -> bytes:
@@ -201,12 +208,31 @@ def decode_sample(sample: Mapping[str, Any]) -> dict[str, Any]:
     """
     try:
         if RECORD_FIELD not in sample:
-            named = ((path_of_field(field), field) for field in sample)
-            return {path: _array(sample[field], field) for path, field in named if path is not None}
+            return decode_features(sample, fields_by_name(sample), lambda: None)
         record = _record(sample[RECORD_FIELD])
-        return {path: _value(sample, record, field, path) for field, path in record.features}
+        return decode_features(sample, {path: field for field, path in record.features}, lambda: record)
     except ShoalError as error:
         raise error.at(shard=sample.get("__url__"), key=sample.get("__key__")) from error.__cause__
+
+
+def decode_features(
+    sample: Mapping[str, Any], fields: Mapping[str, str], record: Callable[[], SampleRecord | None]
+) -> Values:
+    """Decode the features of a sample, whose member fields ``fields`` gives by path; arrays are views of the members.
+
+    A member that is missing is None if the sample's record says so; ``record`` is called only then.
+
+    Raises:
+        DecodeError: A member is not an array.
+        TarError: A member is missing that the record does not call None.
+    """
+    found = {path: _array(sample[field], path) if field in sample else None for path, field in fields.items()}
+    missing = [path for path, value in found.items() if value is None]
+    known = record() if missing else None
+    lost = [] if known is None else [path for path in missing if path not in known.none]
+    if lost:
+        raise TarError("a member is missing", expected=fields[lost[0]], field=lost[0], hint="restore the shard")
+    return found
 
 
 def _record(value: Any) -> SampleRecord:
@@ -218,21 +244,13 @@ def _record(value: Any) -> SampleRecord:
         raise DecodeError("this is not the record of a PLAID sample", found=error, field=RECORD_FIELD) from error
 
 
-def _value(sample: Mapping[str, Any], record: SampleRecord, field: str, path: str) -> Any:
-    if field in sample:
-        return _array(sample[field], field)
-    if path in record.none:
-        return None
-    raise TarError("a member is missing", expected=field, field=path, hint="restore the shard")
-
-
-def _array(value: Any, field: str) -> Any:
+def _array(value: Any, path: str) -> npt.NDArray[Any]:
     if isinstance(value, np.ndarray):
         return value
     try:
         return decode_npy(value)
     except DecodeError as error:
-        raise error.at(field=field) from error.__cause__
+        raise error.at(field=path) from error.__cause__
 
 
 def check_split(name: str) -> None:

@@ -1,47 +1,63 @@
 """Read PLAID datasets: `WebDatasetDict` has the splits of a dataset, `WebDatasetWrapper` the samples of a split.
 
-An array is compared with its checksum before it is returned the first time. That takes about as long as adding it up,
-so a reader that goes through a split in order has the next samples compared by another thread (`ChecksumPrefetch`).
+A sample is read in one go, as long as few of its bytes are left out, and its arrays are views of what was read.
 """
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import functools
 import itertools
 import operator
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from shoal._typing import IntArray
 from shoal.errors import (
+    DecodeError,
     FieldError,
     FormatError,
     ObjectNotFoundError,
     OptionError,
     PositionError,
     ShoalError,
+    TarError,
 )
+from shoal.shard._index import rows_per_read
 from shoal.shard._manifest import Manifest, ShardRecord, load_manifest
+from shoal.shard._member_names import WEBDATASET_RULE, KeyRule
 from shoal.shard._open_shards import index_url
-from shoal.store._registry import store_for
+from shoal.shard._read import fetch, samples_of
+from shoal.shard._read_plan import is_run, plan_reads
+from shoal.shard._shard import Sample
+from shoal.shard._source import ShardRef, ShardSource
+from shoal.store._registry import is_remote, store_for
 from shoal.store._url import join_url, relative_url, scheme_of
 
-from ._arrays import ArrayShard, ShardPlace, Values, select_features
-from ._layout import DATA_FOLDER, decode_sample, number_in_key, split_metadata
+from ._arrays import read_indexed, select_features
+from ._layout import (
+    DATA_FOLDER,
+    RECORD_FIELD,
+    SampleRecord,
+    Values,
+    decode_features,
+    decode_record,
+    decode_sample,
+    fields_by_name,
+    number_in_key,
+    split_metadata,
+)
 
 if TYPE_CHECKING:
     from webdataset.compat import WebDataset
 
 __all__ = [
-    "ChecksumPrefetch",
     "FoundSplit",
     "WebDatasetDict",
     "WebDatasetSample",
@@ -52,19 +68,20 @@ __all__ = [
     "splits_at",
 ]
 
-CheckOf = Callable[[int, Sequence[str] | None], Callable[[], object]]
-"""Gives what compares the sample at a position, these features of it or all, with its checksums.
-
-It opens what is to be opened: that is Python's work, at which threads only take turns, and a process that is forked
-while another thread opens something would find it locked for ever.
-"""
 WebDatasetSample = dict[str, Any]
 """A sample: its features by path, arrays or None."""
-_PREFETCH = 4
-"""Samples prefetched: one that the thread is at, one that a reader who comes too early takes on, and what is next."""
 _NO_INDEXERS: Mapping[str, Any] = {}
-_OPEN_TOGETHER = 4
-"""Shards opened at once when one is prefetched: between large samples, the first takes as long as three that follow."""
+_KEEP_CASE = KeyRule(case="keep")  # a foreign tar may name its features in its members
+_FAR_READS = 16
+"""Reads of neighbours, a mebibyte each, that are requested together of a shard elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPlace(ShardRef):
+    """A shard that belongs to a split."""
+
+    numbers: range | None = None
+    """Of its samples, where that is known before it is opened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +124,7 @@ def splits_at(root: str) -> dict[str, FoundSplit]:
 
 def _places(manifest: Manifest, root: str, split: str) -> tuple[ShardPlace, ...]:
     return tuple(
-        ShardPlace(join_url(root, record.path), index_url(root, record.path), _numbers(record))
+        ShardPlace(join_url(root, record.path), record.samples, index_url(root, record.path), numbers=_numbers(record))
         for record in manifest.splits.get(split, ())
     )
 
@@ -142,75 +159,13 @@ def chosen_splits(found: Mapping[str, FoundSplit], split_ids: Mapping[str, objec
     return names
 
 
-@dataclass(frozen=True, slots=True)
-class _PendingCheck:
-    check: Callable[[], object]
-    future: Future[object]
-
-    def help(self) -> None:
-        """Do it in this thread, unless the other one has begun."""
-        if self.future.cancel():
-            with contextlib.suppress(ShoalError):  # raised again when the sample is read
-                self.check()
-
-
-class ChecksumPrefetch:
-    """Compares samples with their checksums before a reader that goes in order asks for them. Thread-safe."""
-
-    def __init__(self, check_of: CheckOf, count: int) -> None:
-        self._check_of = check_of
-        self._count = count
-        self._expected = -1
-        self._pending: dict[int, _PendingCheck] = {}
-        self._process = os.getpid()
-
-    def take(self, position: int) -> bool:
-        """The caller reads the sample now, and compares what is not compared yet. Whether it was prefetched.
-
-        What the thread is at, it finishes, and meanwhile the next sample is compared here. What it finds wrong it keeps
-        to itself, for the reader finds it too.
-        """
-        begun = self._pending.pop(position, None)
-        if begun is not None and self._process == os.getpid() and not begun.future.cancel():
-            if not begun.future.done() and (later := self._pending.get(position + 1)) is not None:
-                later.help()
-            begun.future.exception()
-        return begun is not None
-
-    def note(self, position: int, paths: Sequence[str] | None, *, is_new: bool) -> None:
-        """A sample was read, one that had to be compared if ``is_new``: begin with the next ones, if it was next."""
-        in_order, self._expected = position == self._expected, position + 1
-        if not in_order or self._process != os.getpid():
-            self._pending.clear()
-            self._process = os.getpid()
-        elif is_new:
-            for later in range(position + 1, min(position + 1 + _PREFETCH, self._count)):
-                if later not in self._pending:
-                    self._begin(later, paths)
-
-    def _begin(self, position: int, paths: Sequence[str] | None) -> None:
-        try:
-            check = self._check_of(position, paths)
-        except ShoalError:  # raised again when the sample is read
-            return
-        self._pending[position] = _PendingCheck(check, _thread().submit(check))
-
-
-@functools.cache
-def _thread() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(1, "shoal-plaid")
-
-
-if hasattr(os, "register_at_fork"):  # Windows has no fork
-    os.register_at_fork(after_in_child=_thread.cache_clear)  # a child starts a thread of its own
-
-
 class WebDatasetWrapper:
     """The samples of one split, by number: ``split[7]`` is the sample ``sample_000000007``.
 
     ``tar_path`` is a tar, or a list of them. A sample is a dict from feature path to array, None where it has no value;
-    arrays of local tars are read-only views of the file. ``cache=True`` reads all of them into memory now. Splits may
-    be pickled, for loaders that read in other processes; the files open there again.
+    arrays are read-only, and views of the bytes that were read for the sample, which they keep in memory together.
+    ``cache=True`` reads all samples into memory now. Splits may be pickled, for loaders that read in other processes;
+    the files open there again. Threads may share a split.
 
     Examples:
         >>> import numpy as np, shoal
@@ -231,7 +186,7 @@ class WebDatasetWrapper:
         self.path = paths[0] if one else Path(paths[0]).parent if paths else Path()
         self._set_up([ShardPlace(str(path)) for path in paths], None)
         if cache:
-            self._cache = {int(number): _copy_of(self[number]) for number in self.ids}
+            self._cache = dict(zip(self.ids.tolist(), self, strict=True))
 
     @classmethod
     def _over(
@@ -260,37 +215,50 @@ class WebDatasetWrapper:
         self._features = None if features is None else dict(features)
         self._chosen = chosen
         self._wanted = wanted
-        self._shards = [ArrayShard(place, self._features) for place in self._places]
+        is_foreign = any(place.sidecar is None for place in self._places)
+        self._source = ShardSource(self._places, rule=_KEEP_CASE if is_foreign else WEBDATASET_RULE)
+        self._shard_fields: dict[str, Mapping[str, str]] = {}
         self._cache = None
 
     @functools.cached_property
-    def _all_numbers(self) -> npt.NDArray[np.int64]:
-        """The numbers of all samples, shard after shard. Raises FormatError when one comes twice."""
-        parts = [shard.numbers for shard in self._shards]
-        numbers = np.concatenate(parts) if parts else np.empty(0, np.int64)
-        counts = np.unique(numbers, return_counts=True)
-        if len(twice := counts[0][counts[1] > 1]):
-            raise FormatError("two samples have the same number", found=int(twice[0]), shard=str(self.path))
-        return numbers
+    def _positions(self) -> dict[int, int]:
+        """The position of each sample in the source, by number. Raises FormatError when a number comes twice."""
+        found: dict[int, int] = {}
+        for number in itertools.chain.from_iterable(map(self._numbers_of, range(len(self._places)))):
+            if number in found:
+                raise FormatError("two samples have the same number", found=number, shard=str(self.path))
+            found[number] = len(found)
+        if self._chosen is None:
+            return found
+        return {number: self._position_in(found, number) for number in self._chosen}
 
-    @functools.cached_property
-    def _starts(self) -> list[int]:
-        return list(itertools.accumulate((len(shard.numbers) for shard in self._shards), initial=0))
+    def _numbers_of(self, shard: int) -> Sequence[int]:
+        known = self._places[shard].numbers
+        if known is not None:
+            return known
+        index = self._source.shard(shard).index
+        keys = index.key_list(0, len(index))
+        found = [number for key in keys if (number := number_in_key(key)) is not None]
+        if len(found) < len(keys):
+            raise FormatError(
+                "this is not a shard of a PLAID dataset",
+                expected="keys like sample_000000000",
+                found=next(key for key in keys if number_in_key(key) is None),
+                shard=self._places[shard].url,
+            )
+        return found
 
-    @functools.cached_property
-    def _sorted(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        order = np.argsort(self._all_numbers, kind="stable")
-        return self._all_numbers[order], order
+    def _position_in(self, positions: Mapping[int, int], number: int) -> int:
+        if number in positions:
+            return positions[number]
+        known = f"{len(positions)} of {min(positions)} to {max(positions)}" if positions else "none: the split is empty"
+        raise PositionError("no sample has this number", expected=known, found=number, shard=str(self.path))
 
     @functools.cached_property
     def ids(self) -> npt.NDArray[np.int64]:
         """The numbers of the samples, in the order of iteration."""
-        if self._chosen is None:
-            return self._all_numbers
-        chosen = np.array(self._chosen, np.int64)
-        if len(outside := np.setdiff1d(chosen, self._all_numbers)):
-            raise self._no_sample(int(outside[0]))
-        return chosen
+        known = self._positions
+        return np.array(list(known) if self._chosen is None else self._chosen, np.int64)
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -302,7 +270,47 @@ class WebDatasetWrapper:
         """The member field of each variable feature's path."""
         if self._features is not None:
             return self._features
-        return {path: field for shard in self._shards for path, field in shard.fields.items()}
+        starts = np.unique(self._source.starts)[:-1].tolist()  # an empty shard has none
+        return {path: field for start in starts for path, field in self._fields_at(start).items()}
+
+    def _fields_at(self, position: int, paths: Sequence[str] | None = None) -> Mapping[str, str]:
+        """The member field of each feature path, or of these, in the shard of a sample. Raises FieldError."""
+        fields: Mapping[str, str] | None = self._features
+        if fields is None:
+            url = self._source.shard_of(position).url
+            fields = self._shard_fields.get(url)
+            if fields is None:
+                fields = self._shard_fields[url] = self._fields_said(position)
+        if paths is None:
+            return fields
+        if unknown := [path for path in paths if path not in fields]:
+            raise FieldError(
+                "no such variable feature",
+                expected=" or ".join(list(fields)[:8]) or "none: the dataset has no variable features",
+                found=" and ".join(unknown),
+                shard=str(self.path),
+            )
+        return {path: fields[path] for path in paths}
+
+    def _fields_said(self, position: int) -> dict[str, str]:
+        """The member fields as a sample's record says them, or as the names of the members do."""
+        record = self._record(position)
+        if record is None:
+            return fields_by_name(self._source.shard_of(position).index.fields)
+        return {path: field for field, path in record.features}
+
+    def _record(self, position: int, sample: Sample | None = None) -> SampleRecord | None:
+        """The record of a sample, which ``sample`` may hold; None in a shard without records. Raises TarError."""
+        if sample is None or RECORD_FIELD not in sample:
+            if RECORD_FIELD not in self._source.shard_of(position).index.fields:
+                return None
+            sample = self._source.read_one(position, [RECORD_FIELD])
+        try:
+            if RECORD_FIELD not in sample:
+                raise TarError("a sample has no record", expected=".json")
+            return decode_record(sample[RECORD_FIELD])
+        except (TarError, DecodeError) as error:
+            raise error.at(shard=sample["__url__"], key=sample["__key__"]) from error.__cause__
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -322,20 +330,47 @@ class WebDatasetWrapper:
         number = operator.index(idx)
         if self._cache is not None and number in self._cache:
             return select_features(self._cache[number], features, indexers)
-        return self._read_place(*self._place_of(number), self._wanted_of(features), indexers or _NO_INDEXERS)
+        position = self._position_in(self._positions, number)
+        return self._read([position], self._wanted_of(features), indexers or _NO_INDEXERS)[0]
 
-    def _read_place(self, shard: int, row: int, paths: Sequence[str] | None, indexers: Mapping[str, Any]) -> Values:
-        position, place = self._starts[shard] + row, self._shards[shard]
-        is_prefetched = self._prefetch.take(position)
-        compared = not indexers and place.check(row, paths)  # of parts, nothing is compared
-        found = place.read(row, paths, indexers)
-        self._prefetch.note(position, paths, is_new=is_prefetched or compared)
-        return found
+    def _read(
+        self, positions: Sequence[int], paths: Sequence[str] | None, indexers: Mapping[str, Any] = _NO_INDEXERS
+    ) -> list[Values]:
+        """Samples of one shard, by their positions in the source."""
+        fields = self._fields_at(positions[0], paths)
+        parts = {path: indexers[path] for path in fields if indexers.get(path) is not None}
+        whole = None if paths is None and not parts else [fields[path] for path in fields if path not in parts]
+        with _naming_features(fields):
+            samples = self._fetch(np.array(positions), whole)
+        for position, sample in zip(positions, samples, strict=True):
+            for path, indexer in parts.items():
+                self._fetch_part(position, sample, fields[path], indexer, path)
+        return list(map(self._decoded, positions, samples, itertools.repeat(fields)))
 
-    @functools.cached_property
-    def _prefetch(self) -> ChecksumPrefetch:
-        # Not a method of this object, which would then be in a circle and keep its files mapped until it is collected.
-        return ChecksumPrefetch(functools.partial(_check_of, self._shards, self._starts), self._starts[-1])
+    def _fetch(self, positions: IntArray, fields: Sequence[str] | None) -> list[Sample]:
+        """Samples of which neighbouring bytes are read together, verified once; their members are views."""
+        is_slice = len(positions) == 1 or is_run(positions)
+        rows = slice(int(positions[0]), int(positions[-1]) + 1) if is_slice else positions
+        extents = self._source.extents(rows, fields)
+        fetched = fetch(extents, plan_reads(extents))
+        return samples_of(extents, replace(fetched, buffers=[memoryview(data) for data in fetched.buffers]))
+
+    def _fetch_part(self, position: int, sample: Sample, field: str, indexer: Any, path: str) -> None:
+        """Read of one member what an indexer picks of it, not verified."""
+        extents = self._source.extents(slice(position, position + 1), [field])
+        if not extents.fields or extents.starts[0, 0] < 0:
+            return
+        read = functools.partial(extents.first_shard.read_part, int(extents.row_numbers()[0]), field)
+        try:
+            sample[field] = read_indexed(read, int(extents.stops[0, 0] - extents.starts[0, 0]), indexer, path)
+        except DecodeError as error:
+            raise error.at(shard=sample["__url__"], key=sample["__key__"], field=path) from error.__cause__
+
+    def _decoded(self, position: int, sample: Sample, fields: Mapping[str, str]) -> Values:
+        try:
+            return decode_features(sample, fields, functools.partial(self._record, position, sample))
+        except ShoalError as error:
+            raise error.at(shard=sample["__url__"], key=sample["__key__"]) from error.__cause__
 
     def _wanted_of(self, features: Sequence[str] | None) -> Sequence[str] | None:
         if features is None or self._wanted is None:
@@ -344,38 +379,39 @@ class WebDatasetWrapper:
             raise FieldError("the feature was not asked for", expected=" or ".join(self._wanted), found=unfetched[0])
         return features
 
-    def _place_of(self, number: int) -> tuple[int, int]:
-        position = self._position_of(number)
-        if position is None or (self._chosen is not None and number not in self._chosen):
-            raise self._no_sample(number)
-        return _row_at(self._starts, position)
-
-    def _position_of(self, number: int) -> int | None:
-        if self._in_order:  # a whole dataset: no search
-            return number if 0 <= number < self._starts[-1] else None
-        numbers, order = self._sorted
-        at = int(np.searchsorted(numbers, number))
-        return int(order[at]) if at < len(numbers) and numbers[at] == number else None
-
-    @functools.cached_property
-    def _in_order(self) -> bool:
-        return np.array_equal(self._all_numbers, np.arange(len(self._all_numbers)))
-
-    def _no_sample(self, number: int) -> PositionError:
-        numbers = self._all_numbers if self._chosen is None else np.array(self._chosen)
-        known = f"{len(numbers)} of {numbers.min()} to {numbers.max()}" if len(numbers) else "none: the split is empty"
-        return PositionError("no sample has this number", expected=known, found=number, shard=str(self.path))
-
     def __iter__(self) -> Iterator[WebDatasetSample]:
         if self._cache is not None:
             yield from self._cache.values()
-            return
-        places = [self._place_of(number) for number in self.ids.tolist()]
-        for shard, rows in _by_shard(places):
-            if self._shards[shard].is_mapped:
-                yield from (self._read_place(shard, row, self._wanted, _NO_INDEXERS) for row in rows)
-            else:
-                yield from self._shards[shard].read_many(rows, self._wanted)
+        elif self._is_streamed:
+            yield from self._streamed()
+        else:
+            for positions in self._batches():
+                yield from self._read(positions, self._wanted)
+
+    @property
+    def _is_streamed(self) -> bool:
+        """Whether all samples are wanted of shards elsewhere, and the manifest says the features."""
+        is_whole = self._chosen is None and self._features is not None
+        return is_whole and any(is_remote(place.url) for place in self._places)
+
+    def _streamed(self) -> Iterator[Values]:
+        """All samples, read ahead."""
+        fields = self._fields_at(0, self._wanted)
+        names = None if self._wanted is None else list(fields.values())
+        with _naming_features(fields):
+            for position, sample in enumerate(itertools.chain.from_iterable(self._source.stream(names))):
+                yield self._decoded(position, sample, fields)
+
+    def _batches(self) -> Iterator[list[int]]:
+        """The positions of the samples, those of one shard that are read together."""
+        positions = [self._positions[number] for number in self.ids.tolist()]
+        shards = np.searchsorted(self._source.starts, positions, "right") - 1
+        for number, group in itertools.groupby(zip(shards.tolist(), positions, strict=True), operator.itemgetter(0)):
+            own = [position for _, position in group]
+            names = None if self._wanted is None else list(self._fields_at(own[0], self._wanted).values())
+            shard = self._source.shard(number)
+            step = rows_per_read(shard.index, names) * (1 if shard.is_near else _FAR_READS)
+            yield from (own[start : start + step] for start in range(0, len(own), step))
 
     @functools.cached_property
     def wds_pipeline(self) -> WebDataset:
@@ -417,41 +453,14 @@ def _decode_features(features: list[str] | None, sample: Mapping[str, Any]) -> W
     return select_features(decode_sample(sample), features, None)
 
 
-def _copy_of(sample: Values) -> Values:
-    return {path: None if value is None else value.copy() for path, value in sample.items()}
-
-
-def _row_at(starts: Sequence[int], position: int) -> tuple[int, int]:
-    """The shard and the row in it; ``starts`` are the positions where shards begin."""
-    shard = bisect.bisect_right(starts, position) - 1
-    return shard, position - starts[shard]
-
-
-def _check_of(
-    shards: Sequence[ArrayShard], starts: Sequence[int], position: int, paths: Sequence[str] | None
-) -> Callable[[], object]:
-    """What compares the sample at this position; its shard is opened now."""
-    shard, row = _row_at(starts, position)
-    if not shards[shard].is_open:
-        _open_together(shards[shard + 1 : shard + _OPEN_TOGETHER])
-    shards[shard].open()
-    return functools.partial(shards[shard].check, row, paths)
-
-
-def _open_together(shards: Sequence[ArrayShard]) -> None:
-    for shard in shards:
-        with contextlib.suppress(ShoalError):  # raised again when the sample is read
-            shard.open()
-
-
-def _by_shard(places: Sequence[tuple[int, int]]) -> Iterator[tuple[int, list[int]]]:
-    """Runs of places in one shard, in order."""
-    rows: list[int] = []
-    for at, (shard, row) in enumerate(places):
-        rows.append(row)
-        if at + 1 == len(places) or places[at + 1][0] != shard:
-            yield shard, rows
-            rows = []
+@contextlib.contextmanager
+def _naming_features(fields: Mapping[str, str]) -> Iterator[None]:
+    """Let errors name a feature by its path, not by its member."""
+    try:
+        yield
+    except ShoalError as error:
+        error.field = next((path for path, field in fields.items() if field == error.field), error.field)
+        raise
 
 
 class WebDatasetDict(Mapping[str, WebDatasetWrapper]):

@@ -34,10 +34,10 @@ from shoal.shard._manifest import ShardRecord, record_of
 from shoal.shard._open_shards import index_url
 from shoal.shard._shard_file import EncodedSample, SampleEncoder, ShardFile
 
-from ._arrays import Values
 from ._layout import (
     DATA_FOLDER,
     RECORD_FIELD,
+    Values,
     check_split,
     describe_splits,
     encode_record,

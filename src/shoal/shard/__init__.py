@@ -32,7 +32,7 @@ from ._foreign_formats import (
 )
 from ._index import (
     Blocks,
-    Extents,
+    FieldExtents,
     IndexMetadata,
     Member,
     ShardIndex,
@@ -59,8 +59,9 @@ from ._manifest import (
 from ._member_names import META_MEMBER, WEBDATASET_RULE, KeyRule, check_key, key_hint, split_name
 from ._memory_cache import ShardMemoryCache
 from ._open_shards import cached_index_url, find_index, fitting_index, index_shard, index_url, open_shard
-from ._read_cost import ReadCost, estimate_cached_reads, estimate_reads
-from ._shard import Decoders, RawField, Sample, Shard, join_raw
+from ._read import BytesColumn
+from ._read_plan import ReadCost
+from ._shard import Decoders, Sample, Shard
 from ._shard_file import EncodedSample, SampleEncoder, ShardFile, WrittenShard
 from ._sharding_service import ShardingService
 from ._shuffle_window import ReadSchedule, SampleWindow
@@ -88,6 +89,7 @@ __all__ = [
     "SHARD_ENDINGS",
     "WEBDATASET_RULE",
     "Blocks",
+    "BytesColumn",
     "Chunk",
     "Compression",
     "CopySource",
@@ -95,8 +97,8 @@ __all__ = [
     "EncodedSample",
     "ErrorLog",
     "ErrorPolicy",
-    "Extents",
     "Feed",
+    "FieldExtents",
     "FieldSelector",
     "IndexMetadata",
     "KeyRule",
@@ -104,7 +106,6 @@ __all__ = [
     "Member",
     "OnError",
     "Problem",
-    "RawField",
     "ReadCost",
     "ReadSchedule",
     "ReaderFeed",
@@ -150,8 +151,6 @@ __all__ = [
     "damaged",
     "decompressed",
     "encode_manifest",
-    "estimate_cached_reads",
-    "estimate_reads",
     "export_dali_idx",
     "export_tar_idx",
     "export_wids",
@@ -166,7 +165,6 @@ __all__ = [
     "index_url",
     "is_dataset_folder",
     "join_columns",
-    "join_raw",
     "joined_schema",
     "key_hint",
     "load_index",

@@ -28,7 +28,7 @@ from shoal.store._registry import store_for
 from ._arrow_arrays import common_type
 from ._background_thread import WriteBehindBuffer
 from ._byte_reader import PlainBytes
-from ._index import Extents, IndexMetadata, LongExtents, ShardIndex, damaged, field_totals
+from ._index import FieldExtents, IndexMetadata, LongExtents, ShardIndex, damaged, field_totals
 from ._index_build import MOST_WIDE_FIELDS, BlockCutter
 from ._member_names import WEBDATASET_RULE
 from ._metadata_columns import MOST_COLUMNS
@@ -198,7 +198,7 @@ def _short_piece(shards: _SourceShards, runs: list[CopyRun]) -> _Piece:
     for run in sorted(runs, key=lambda run: (run.shard, run.start)):
         shard = shards.open(run.shard)
         place = buffer[run.at - base : run.at - base + run.stop - run.start]
-        shard.read_into(run.start, [place])
+        shard.data.read_into(run.start, [place])
         if shard.verify:
             _check_members(shard, run, place)
     if shards.source.verify:
@@ -287,7 +287,7 @@ def join_indexes(picks: _Picks) -> ShardIndex | None:
     return ShardIndex(facts, keys, fields, columns, None)
 
 
-def _join_fields(picks: _Picks) -> dict[str, Extents]:
+def _join_fields(picks: _Picks) -> dict[str, FieldExtents]:
     """Fields in the order in which they first appear in the new tar; those no sample has are gone."""
     counts = [run.last - run.first for _, run in picks]
     shifts = np.repeat(np.array([run.at - run.start for _, run in picks], np.int64), counts)
@@ -297,22 +297,24 @@ def _join_fields(picks: _Picks) -> dict[str, Extents]:
     return {name: found[name] for name in sorted(present, key=present.__getitem__)}
 
 
-def _join_extents(name: str, picks: _Picks, shifts: npt.NDArray[np.int64]) -> Extents:
+def _join_extents(name: str, picks: _Picks, shifts: npt.NDArray[np.int64]) -> FieldExtents:
     parts = [_slice(index.fields.get(name), run) for index, run in picks]
     offsets = np.concatenate([part.offset for part in parts]).view(np.int64)
     moved = np.where(offsets > 0, offsets + shifts, 0).view(np.uint64)
     crcs = [part.crc for part in parts if part.crc is not None]
     complete = len(crcs) == len(parts)
-    return Extents(moved, np.concatenate([part.size for part in parts]), np.concatenate(crcs) if complete else None)
+    return FieldExtents(
+        moved, np.concatenate([part.size for part in parts]), np.concatenate(crcs) if complete else None
+    )
 
 
-def _slice(part: Extents | None, run: CopyRun) -> Extents:
+def _slice(part: FieldExtents | None, run: CopyRun) -> FieldExtents:
     """A run's rows of a field; one that the shard does not have is lacking in each sample."""
     if part is None:
         none = np.zeros(run.last - run.first, np.uint64)
-        return Extents(none, none, none.astype(np.uint32))
+        return FieldExtents(none, none, none.astype(np.uint32))
     rows = slice(run.first, run.last)
-    return Extents(part.offset[rows], part.size[rows], None if part.crc is None else part.crc[rows])
+    return FieldExtents(part.offset[rows], part.size[rows], None if part.crc is None else part.crc[rows])
 
 
 def _join_columns(picks: _Picks, fields: Iterable[str]) -> tuple[dict[str, pa.Array], IndexMetadata]:
@@ -419,7 +421,7 @@ def _starts_with_global_header(shard: Shard) -> bool:
     """Whether the archive begins with a header that speaks of all members: it has no place in the middle of another."""
     head = bytearray(BLOCK)
     if len(shard.index):
-        shard.read_into(0, [memoryview(head)])
+        shard.data.read_into(0, [memoryview(head)])
     return head[156:157] == b"g"
 
 

@@ -24,6 +24,7 @@ from ._index import save_index
 from ._journal import UnfinishedWrite, unfinished_writes
 from ._manifest import Manifest, ShardRecord, load_manifest, merge_shards, record_of
 from ._open_shards import index_url, open_shard
+from ._read import read_row
 
 __all__ = ["Destination", "check_payload_fits", "fits_pattern", "index_unlisted", "load_destination", "save_indexes"]
 
@@ -184,7 +185,7 @@ def check_payload_fits(before: Manifest, url: str, *, hint: str) -> None:
         return
     shard = open_shard(url)
     try:
-        payload = shard.read_row(0, ["msgpack"]).get("msgpack") if len(shard) else None
+        payload = read_row(shard, 0, ["msgpack"]).get("msgpack") if len(shard) else None
         if payload is not None:
             unpack(class_from_schema(schema_from_json(before.schema)), payload)
     except (SchemaError, CodecError) as error:

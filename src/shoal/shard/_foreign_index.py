@@ -18,7 +18,7 @@ from shoal._typing import IntArray
 from shoal.errors import ShardIndexError, ShoalError, StaleIndexError, TarError
 from shoal.store._base import ObjectReader
 
-from ._index import Extents, IndexMetadata, LongExtents, ShardIndex
+from ._index import FieldExtents, IndexMetadata, LongExtents, ShardIndex
 from ._index_build import MemberColumns, assemble, join_samples
 from ._member_names import WEBDATASET_RULE, Grouper, KeyRule, split_name
 from ._metadata_columns import ColumnCollector, extractor_for
@@ -112,7 +112,7 @@ def _without_crcs(index: ShardIndex) -> ShardIndex:
             len(index), fields.names, fields.entry_rows, fields.codes, fields.offset, fields.size, crc=None
         )
         return replace(index, fields=long)
-    return replace(index, fields={name: Extents(each.offset, each.size, None) for name, each in fields.items()})
+    return replace(index, fields={name: FieldExtents(each.offset, each.size, None) for name, each in fields.items()})
 
 
 def _check_places(foreign: ForeignIndex, tar: Tar) -> None:

@@ -30,8 +30,7 @@ from ._member_names import WEBDATASET_RULE, KeyRule
 
 __all__ = [
     "Blocks",
-    "Edges",
-    "Extents",
+    "FieldExtents",
     "IndexMetadata",
     "KnownIndex",
     "LongExtents",
@@ -39,7 +38,6 @@ __all__ = [
     "ShardIndex",
     "damaged",
     "decode_index",
-    "edges_from",
     "encode_index",
     "field_totals",
     "load_index",
@@ -67,12 +65,10 @@ _OFFSET_TYPES: dict[pa.DataType, type[np.signedinteger[Any]]] = {
     pa.large_binary(): np.int64,
 }
 EXTENT_ROLES = (b"offset", b"size", b"crc")
-_EDGE_ROWS = 8192
-_MISSING = np.int64(-1)
 
 
 @dataclass(frozen=True, slots=True)
-class Extents:
+class FieldExtents:
     """Where one field lies in each sample. Offset 0 means the sample lacks it: no member's data starts there."""
 
     offset: UInt64Array
@@ -145,7 +141,7 @@ class ShardIndex:
 
     facts: IndexMetadata
     keys: pa.StringArray
-    fields: Mapping[str, Extents]
+    fields: Mapping[str, FieldExtents]
     columns: dict[str, pa.Array]
     blocks: Blocks | None
     """None when samples are not runs of neighbouring members (grouping over the whole archive)."""
@@ -194,7 +190,7 @@ class KnownIndex:
 _REINDEX = "index it again with `shoal index`"
 
 
-class LongExtents(Mapping[str, Extents]):
+class LongExtents(Mapping[str, FieldExtents]):
     """Extents of very many fields, stored as (row, field, offset, size, crc) and spread out one field at a time."""
 
     def __init__(
@@ -216,10 +212,10 @@ class LongExtents(Mapping[str, Extents]):
         self.size = size
         self.crc = crc
 
-    def __getitem__(self, name: str) -> Extents:
+    def __getitem__(self, name: str) -> FieldExtents:
         at = np.flatnonzero(self.codes == self._codes[name])
         rows = self.entry_rows[at]
-        return Extents(
+        return FieldExtents(
             spread(self._rows, rows, self.offset[at]),
             spread(self._rows, rows, self.size[at]),
             None if self.crc is None else spread(self._rows, rows, self.crc[at]),
@@ -340,10 +336,10 @@ def _decode(batch: pa.RecordBatch, facts: dict[str, Any]) -> ShardIndex:
     )
 
 
-def _decode_wide(batch: pa.RecordBatch, names: list[str], parts: IndexParts) -> dict[str, Extents]:
+def _decode_wide(batch: pa.RecordBatch, names: list[str], parts: IndexParts) -> dict[str, FieldExtents]:
     places = (parts.extents[role] for role in EXTENT_ROLES)
     offset, size, crc = (dict(zip(at, _numbers(batch, list(at.values())), strict=True)) for at in places)
-    return {name: Extents(offset[name], size[name], crc.get(name)) for name in names}
+    return {name: FieldExtents(offset[name], size[name], crc.get(name)) for name in names}
 
 
 def _numbers(batch: pa.RecordBatch, at: list[int]) -> list[npt.NDArray[Any]]:
@@ -492,48 +488,7 @@ def _parse_schema(schema: pa.Schema) -> IndexParts:
     return IndexParts(schema, extents, columns, unlike, described)
 
 
-# A block has about a hundred rows of several fields: column by column, NumPy's overhead per call would dominate.
-@dataclass(frozen=True, slots=True)
-class Edges:
-    """For rows from ``first`` on, two lines for each field: where its member starts, and where it stops.
-
-    A member that does not exist starts at a negative place.
-    """
-
-    first: int
-    lines: IntArray
-
-    def hold(self, start: int, stop: int) -> bool:
-        """Whether rows ``[start, stop)`` are among them."""
-        return self.first <= start and stop <= self.first + self.lines.shape[1]
-
-    def counted_from(self, base: int, start: int, stop: int) -> list[list[int]]:
-        """The lines of rows ``[start, stop)``, as places counted from ``base``."""
-        places: list[list[int]] = (self.lines[:, start - self.first : stop - self.first] - base).tolist()
-        return places
-
-    def span(self, start: int, stop: int) -> tuple[int, int, int]:
-        """Where the first member of rows ``[start, stop)`` starts, where the last one stops, and what all take."""
-        lines = self.lines[:, start - self.first : stop - self.first]
-        starts, stops = lines[::2], lines[1::2]
-        base, end = int(starts.min()), int(stops.max())
-        if base < 0:  # some are missing, or all are
-            base = int(starts[starts >= 0].min(initial=end))
-        return base, end, int((stops - starts).sum())
-
-
-def edges_from(index: ShardIndex, start: int, stop: int) -> Edges:
-    """Of rows ``[start, stop)`` and some more that follow."""
-    rows = slice(start, max(stop, min(start + _EDGE_ROWS, len(index))))
-    lines = np.empty((2 * len(index.fields), rows.stop - start), np.int64)
-    for number, part in enumerate(index.fields.values()):
-        offset = part.offset[rows].view(np.int64)
-        lines[2 * number] = np.where(offset > 0, offset, _MISSING)
-        np.add(offset, part.size[rows].view(np.int64), out=lines[2 * number + 1])
-    return Edges(start, lines)
-
-
-def row_extents(fields: Mapping[str, Extents], row: int) -> list[tuple[str, int, int, int | None]]:
+def row_extents(fields: Mapping[str, FieldExtents], row: int) -> list[tuple[str, int, int, int | None]]:
     """The members of one row: field, offset, size and crc, in the order of the fields."""
     if isinstance(fields, LongExtents):
         at = fields.span(row, row + 1)

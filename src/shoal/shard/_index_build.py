@@ -17,7 +17,7 @@ from shoal.errors import DuplicateFieldError, ShoalError, TruncatedError
 
 from ._arrow_arrays import text_array
 from ._byte_reader import keep_freed_memory
-from ._index import Blocks, Extents, IndexMetadata, LongExtents, ShardIndex, spread
+from ._index import Blocks, FieldExtents, IndexMetadata, LongExtents, ShardIndex, spread
 from ._member_names import WEBDATASET_RULE, Grouped, Grouper, KeyRule
 from ._metadata_columns import LARGEST_SOURCE, Buffer, ColumnCollector, extractor_for, largest_source
 from ._tar_scan import Chunk, Feed, ScanOptions, UnreadableRange, scan
@@ -240,7 +240,7 @@ def member_columns(index: ShardIndex) -> MemberColumns:
     )
 
 
-def _field_members(code: int, extents: Extents) -> MemberColumns:
+def _field_members(code: int, extents: FieldExtents) -> MemberColumns:
     rows = np.flatnonzero(extents.offset)
     offsets, sizes = extents.offset[rows].astype(np.int64), extents.size[rows].astype(np.int64)
     crcs = np.zeros(len(rows), np.uint32) if extents.crc is None else extents.crc[rows]
@@ -323,11 +323,11 @@ def refuse_duplicates(keys: list[str], names: list[str], members: MemberColumns,
     )
 
 
-def _wide(rows: int, names: list[str], members: MemberColumns) -> Mapping[str, Extents]:
-    found: dict[str, Extents] = {}
+def _wide(rows: int, names: list[str], members: MemberColumns) -> Mapping[str, FieldExtents]:
+    found: dict[str, FieldExtents] = {}
     for code, name in enumerate(names):
         at = np.flatnonzero(members.fields == code)
-        found[name] = Extents(
+        found[name] = FieldExtents(
             spread(rows, members.rows[at], members.offsets[at], np.uint64),
             spread(rows, members.rows[at], members.sizes[at], np.uint64),
             spread(rows, members.rows[at], members.crcs[at], np.uint32),

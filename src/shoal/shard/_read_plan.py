@@ -2,223 +2,205 @@
 
 from __future__ import annotations
 
-import functools
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
 from shoal._typing import IntArray
 
-from ._index import Blocks, LongExtents, ShardIndex
+from ._extents import Extents
 
 __all__ = [
     "LOCAL_GAP_BYTES",
-    "Run",
-    "SpanPart",
+    "MAX_READ_BYTES",
+    "ONE_RANGE",
+    "Ranges",
+    "ReadCost",
+    "ReadPlan",
+    "estimate",
     "is_run",
+    "join_ranges",
     "plan_reads",
-    "row_ranges",
-    "span_parts",
-    "span_ranges",
-    "whole_spans",
+    "prefetch_ranges",
+    "whole_blocks",
 ]
 
 Ranges = list[tuple[int, int]]
 REMOTE_GAP_BYTES = 128 << 10
 """Bytes between two wanted ranges that cost less to fetch than another request does."""
-PART_BYTES = 32 << 20
-"""Of one request: enough that its start does not count, few enough that several in flight are no burden."""
 LOCAL_GAP_BYTES = 4096
 """Two members with less between them are read in one go: a header and padding always, another small field sometimes."""
-MOST_BYTES = 16 << 20
-_FAR = np.int64(1 << 62)
-
-
-@dataclass(frozen=True, slots=True)
-class SpanPart:
-    """Some ranges of one object, and the last of the spans that end in them."""
-
-    span: int
-    ranges: tuple[tuple[int, int], ...]
-    head: int
-    """What lies before this position is the end of a span that begins in the part before."""
-    tail: int
-    """What lies behind this position is the beginning of a span that ends in the part that follows."""
-
-
-def span_ranges(index: ShardIndex, first: int, last: int, fields: Sequence[str] | None = None) -> Ranges:
-    """The ranges of the object that hold these fields of the samples ``[first, last)``; near ones are joined.
-
-    Where all fields are wanted and the samples are whole blocks, that is one range from the first header to the last
-    byte of padding.
-    """
-    blocks = index.blocks
-    if blocks is None or not (fields is None or set(fields) >= set(index.fields)):
-        return row_ranges(index, np.arange(first, last), fields)
-    low, high = np.searchsorted(blocks.rows, first, "right") - 1, np.searchsorted(blocks.rows, last)
-    if blocks.rows[low] == first and blocks.rows[high] == last:
-        places = blocks.offsets if blocks.stored is None else blocks.stored
-        return [(int(places[low]), int(places[high]))]
-    return row_ranges(index, np.arange(first, last), None)
-
-
-def row_ranges(
-    index: ShardIndex, rows: IntArray, fields: Sequence[str] | None = None, *, gap: int = REMOTE_GAP_BYTES
-) -> Ranges:
-    """The ranges of the object that hold these fields of these samples: joined where at most ``gap`` lies between."""
-    starts, stops = _members(index, rows, fields)
-    if index.blocks is not None and index.blocks.stored is not None:
-        starts, stops = _stored(index.blocks, index.blocks.stored, starts, stops)
-    order = np.argsort(starts, kind="stable")
-    starts, stops = starts[order], np.maximum.accumulate(stops[order]) if len(order) else stops
-    if not len(starts):
-        return []
-    firsts = np.flatnonzero(np.concatenate(([True], starts[1:] - stops[:-1] > gap)))
-    ends = stops[np.append(firsts[1:] - 1, len(stops) - 1)]
-    return list(zip(starts[firsts].tolist(), ends.tolist(), strict=True))
-
-
-def _members(index: ShardIndex, rows: IntArray, fields: Sequence[str] | None) -> tuple[IntArray, IntArray]:
-    """Where the wanted members lie in the tar; empty ones, and those that are missing, are left out."""
-    if isinstance(index.fields, LongExtents):
-        chosen = np.isin(index.fields.entry_rows, rows)
-        if fields is not None:
-            wanted = [code for code, name in enumerate(index.fields.names) if name in fields]
-            chosen &= np.isin(index.fields.codes, wanted)
-        offset, size = index.fields.offset[chosen].astype(np.int64), index.fields.size[chosen].astype(np.int64)
-    else:
-        parts = [part for name, part in index.fields.items() if fields is None or name in fields]
-        none = np.empty(0, np.int64)
-        offset = np.concatenate([none, *(part.offset[rows].astype(np.int64) for part in parts)])
-        size = np.concatenate([none, *(part.size[rows].astype(np.int64) for part in parts)])
-    there = (offset > 0) & (size > 0)
-    return offset[there], (offset + size)[there]
-
-
-def _stored(blocks: Blocks, stored: IntArray, starts: IntArray, stops: IntArray) -> tuple[IntArray, IntArray]:
-    """The compressed blocks that ranges of the tar lie in."""
-    first = np.searchsorted(blocks.offsets, starts, "right") - 1
-    last = np.searchsorted(blocks.offsets, stops, "left")
-    return stored[first], stored[last]
-
-
-def span_parts(
-    index: ShardIndex,
-    spans: Sequence[tuple[int, int]],
-    fields: Sequence[str] | None = None,
-    *,
-    most: int = PART_BYTES,
-) -> Iterator[SpanPart]:
-    """What to fetch for spans that are read one after the other: parts of at most ``most`` bytes, or of one span.
-
-    Where the spans lie one behind the other, parts begin and end at multiples of ``most``, wherever spans do: stores
-    keep large objects in pieces of a few even megabytes, and a request that begins inside of one makes the store read
-    all of it. Two such requests for a piece cost it twice the work.
-    """
-    ranges = [span_ranges(index, first, last, fields) for first, last in spans]
-    bounds = _bounds(ranges)
-    is_even = len(bounds) > 1 and max(stop - start for start, stop in pairwise(bounds)) <= most
-    return _even_parts(bounds, most) if is_even else _parts_by_span(ranges, most)
-
-
-def _bounds(ranges: Sequence[Ranges]) -> list[int]:
-    """Where spans begin that lie one behind the other, and where the last one ends; nothing where they do not."""
-    if not ranges or any(len(own) != 1 for own in ranges):
-        return []
-    bounds = [ranges[0][0][0], *(own[0][1] for own in ranges)]
-    return bounds if bounds[:-1] == [own[0][0] for own in ranges] else []
-
-
-def _even_parts(bounds: list[int], most: int) -> Iterator[SpanPart]:
-    start = bounds[0]
-    while start < bounds[-1]:
-        stop = min((start // most + 1) * most, bounds[-1])
-        last = bisect_right(bounds, stop) - 1
-        yield SpanPart(last - 1, ((start, stop),), bounds[bisect_left(bounds, start)], bounds[last])
-        start = stop
-
-
-def _parts_by_span(ranges: Sequence[Ranges], most: int) -> Iterator[SpanPart]:
-    held, size = Ranges(), 0
-    for number, own in enumerate(ranges):
-        length = sum(stop - start for start, stop in own)
-        if number and size + length > most:
-            yield _whole_part(number - 1, held)
-            held, size = [], 0
-        held, size = _joined(held, own), size + length
-    if ranges:
-        yield _whole_part(len(ranges) - 1, held)
-
-
-def _whole_part(span: int, ranges: Ranges) -> SpanPart:
-    return SpanPart(span, tuple(ranges), ranges[0][0] if ranges else 0, ranges[-1][1] if ranges else 0)
-
-
-def _joined(held: Ranges, more: Ranges) -> Ranges:
-    if held and more and 0 <= more[0][0] - held[-1][1] <= REMOTE_GAP_BYTES:
-        return [*held[:-1], (held[-1][0], more[0][1]), *more[1:]]
-    return [*held, *more]
+MAX_READ_BYTES = 2 << 20
+"""Of one read of neighbours: it should still be in the processor's cache when members are cut out."""
+ONE_RANGE = np.zeros(1, np.int64)
+_NO_LIMIT = 1 << 62
+_FAR = np.int64(1 << 42)
+_SHARD_BITS = 43
+"""A shard's number and an offset in it are one number for sorting: 8 TiB a shard, a million shards a batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """Ranges to read, and for each wanted member the range that holds it and where in it."""
+    """The ranges to read for some rows, and the range that each value is in."""
 
+    shards: IntArray
+    """For each range, the number of its shard."""
     starts: IntArray
     stops: IntArray
-    places: IntArray
-    within: IntArray
-    """Negative for a member that does not exist."""
+    ranges: IntArray
+    """For each row, or for each field and row, the range that it is in; `ONE_RANGE` if there is only one."""
+    blocks: range | None = None
+    """The blocks that the ranges are, if they are whole blocks of one shard."""
+    has_empty: bool = False
+    """Whether some members are in no range, because they are empty."""
 
     @property
-    def bytes_read(self) -> int:
-        """How many bytes the ranges hold in all."""
+    def size(self) -> int:
+        """The bytes in all ranges."""
         return int((self.stops - self.starts).sum())
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """Rows ``[first, last)``, whose members are in the bytes ``[start, stop)``."""
+class ReadCost:
+    """Requests, and the bytes in them; ``wanted`` are the bytes of the fields alone."""
 
-    first: int
-    last: int
-    start: int
-    stop: int
+    requests: int = 0
+    bytes: int = 0
+    wanted: int = 0
+
+    def __add__(self, other: ReadCost) -> ReadCost:
+        return ReadCost(self.requests + other.requests, self.bytes + other.bytes, self.wanted + other.wanted)
 
 
-def plan_reads(offsets: IntArray, sizes: IntArray, *, gap: int = LOCAL_GAP_BYTES, most: int = MOST_BYTES) -> ReadPlan:
-    """Merge wanted members into ranges, neighbours joined when at most ``gap`` bytes lie between them.
+def plan_reads(extents: Extents, *, max_gap: int = LOCAL_GAP_BYTES, max_bytes: int = MAX_READ_BYTES) -> ReadPlan:
+    """Plan the reads of some rows: members are read together if at most ``max_gap`` bytes lie between them.
 
-    ``offsets`` may come in any order and repeat; 0 marks a member that does not exist. No range grows over ``most``
-    bytes by joining.
+    Ranges do not grow over ``max_bytes`` by more than their last row that way. A negative ``max_gap`` reads each row by
+    itself. Where the fields of a row are far from each other, each is planned by itself. Rows may be in any order and
+    repeat.
     """
-    wanted = np.flatnonzero(offsets > 0)
-    order = wanted[np.argsort(offsets[wanted], kind="stable")]
-    begin, end = offsets[order], np.maximum.accumulate(offsets[order] + sizes[order]) if len(order) else offsets[order]
-    first = _range_firsts(begin, end, gap, most)
-    number = np.cumsum(first) - 1
-    starts = begin[first]
-    stops = end[np.append(np.flatnonzero(first)[1:] - 1, len(end) - 1)] if len(end) else end
-    places, within = np.zeros(len(offsets), np.int64), np.full(len(offsets), -1, np.int64)
-    places[order] = number
-    within[order] = begin - starts[number]
-    return ReadPlan(starts, stops, places, within)
+    if (blocks := whole_blocks(extents)) is not None:
+        return _plan_blocks(extents, blocks)
+    starts, stops = extents.starts, extents.stops
+    if isinstance(extents.rows, slice) and max_gap >= 0 and not any(extents.sparse) and starts.size:
+        first, last = int(starts.min()), int(stops.max())
+        if last - first <= min(max_bytes, int((stops - starts).sum()) + min(max_gap, LOCAL_GAP_BYTES) * starts.size):
+            return ReadPlan(ONE_RANGE, np.array([first]), np.array([last]), ONE_RANGE)
+    if any(extents.sparse):
+        low = np.where(starts < 0, _FAR, starts).min(axis=0, initial=_FAR)
+    else:
+        low = starts.min(axis=0, initial=_FAR)
+    high = stops.max(axis=0, initial=0)
+    present = (starts >= 0).sum(axis=0) if any(extents.sparse) else len(starts)
+    near = high - low <= (stops - starts).sum(axis=0) + LOCAL_GAP_BYTES * present
+    if len(starts) == 1 or bool(near.all()):
+        return _merge(extents.shard_numbers, low, high, max_gap, max_bytes)
+    if max_gap < 0:  # a row with its fields near each other is one range, whatever the other rows are
+        starts, stops = np.where(near, 0, starts), np.where(near, 0, stops)
+        starts[0, near], stops[0, near] = low[near], high[near]
+    numbers = None if extents.shard_numbers is None else np.tile(extents.shard_numbers, len(starts))
+    plan = _merge(numbers, starts.ravel(), stops.ravel(), max_gap, max_bytes)
+    ranges = plan.ranges.reshape(starts.shape)
+    if max_gap < 0:
+        ranges[:, near] = ranges[0, near]
+    return ReadPlan(plan.shards, plan.starts, plan.stops, ranges, None, plan.has_empty)
 
 
-def _range_firsts(begin: IntArray, end: IntArray, gap: int, most: int) -> npt.NDArray[np.bool_]:
-    """Which members start a new range."""
-    first = np.ones(len(begin), bool)
-    first[1:] = begin[1:] - end[:-1] > gap
-    # A run of close members is cut at multiples of ``most`` from its start; a member across one stands alone.
-    run_start = begin[np.maximum.accumulate(np.where(first, np.arange(len(begin)), 0))] if len(begin) else begin
-    for edge in (begin, np.maximum(end - 1, begin)):
-        parts = (edge - run_start) // most
-        first[1:] |= parts[1:] != parts[:-1]
-    return first
+def whole_blocks(extents: Extents) -> range | None:
+    """Return the blocks that these rows are, if they are whole blocks of one shard with all their fields."""
+    index = extents.first_shard.index
+    if index.blocks is None or not isinstance(extents.rows, slice) or len(extents.fields) < len(index.fields):
+        return None
+    edges, rows = index.blocks.rows, extents.rows
+    first = int(edges.searchsorted(rows.start))
+    if first + 1 < len(edges) and edges.item(first) == rows.start and edges.item(first + 1) == rows.stop:
+        return range(first, first + 1)
+    last = int(edges.searchsorted(rows.stop))
+    if first >= last or edges[first] != rows.start or edges[last] != rows.stop:
+        return None
+    return range(first, last)
+
+
+def _plan_blocks(extents: Extents, blocks: range) -> ReadPlan:
+    known = extents.first_shard.index.blocks
+    assert known is not None  # noqa: S101 - these rows are blocks of it
+    starts, stops = known.offsets[blocks.start : blocks.stop], known.offsets[blocks.start + 1 : blocks.stop + 1]
+    if len(blocks) == 1:
+        return ReadPlan(ONE_RANGE, starts, stops, ONE_RANGE, blocks)
+    counts = np.diff(known.rows[blocks.start : blocks.stop + 1])
+    return ReadPlan(np.zeros(len(blocks), np.int64), starts, stops, np.repeat(np.arange(len(blocks)), counts), blocks)
+
+
+def _merge(numbers: IntArray | None, low: IntArray, high: IntArray, max_gap: int, max_bytes: int) -> ReadPlan:
+    """Merge what is wanted, from ``low`` to ``high`` in these shards, into ranges. Empty ones are in range 0."""
+    count = len(low)
+    wanted = None if bool((high > low).all()) else (high > low).nonzero()[0]
+    if numbers is not None:
+        low, high = low + (numbers << _SHARD_BITS), high + (numbers << _SHARD_BITS)
+    if wanted is not None:
+        low, high = low[wanted], high[wanted]
+    order = None
+    if len(low) > 1 and not bool((low[1:] >= low[:-1]).all()):
+        order = low.argsort(kind="stable")
+        low, high = low[order], high[order]
+    is_first = np.ones(len(low), bool)
+    if len(low) > 1:
+        gaps = low[1:] - (high[:-1] if order is None and wanted is None else np.maximum.accumulate(high)[:-1])
+        np.greater(gaps, max_gap, out=is_first[1:])
+        if max_gap < 0:
+            is_first[1:] = True
+        elif high[-1] - low[0] > max_bytes:
+            parts = low // max_bytes
+            is_first[1:] |= parts[1:] != parts[:-1]
+    firsts = is_first.nonzero()[0]
+    starts, stops = low[firsts], np.maximum.reduceat(high, firsts) if len(firsts) else high
+    found = is_first.cumsum() - 1
+    if order is not None or wanted is not None:
+        ranges = np.zeros(count, np.int64)
+        at = order if wanted is None else wanted if order is None else wanted[order]
+        ranges[at] = found
+    else:
+        ranges = found
+    has_empty = wanted is not None
+    if numbers is None:
+        return ReadPlan(np.zeros(len(starts), np.int64), starts, stops, ranges, None, has_empty)
+    shards = starts >> _SHARD_BITS
+    bases = shards << _SHARD_BITS
+    return ReadPlan(shards, starts - bases, stops - bases, ranges, None, has_empty)
+
+
+def prefetch_ranges(extents: Extents) -> Ranges:
+    """Return the ranges of the object to request for rows of one shard that are prefetched together.
+
+    Ranges are joined if requesting the bytes between them costs less than another request.
+    """
+    plan = plan_reads(extents, max_gap=REMOTE_GAP_BYTES, max_bytes=_NO_LIMIT)
+    starts, stops = extents.first_shard.stored_ranges(plan.starts, plan.stops)
+    return join_ranges([], zip(starts.tolist(), stops.tolist(), strict=True))
+
+
+def join_ranges(ranges: Ranges, more: Iterable[tuple[int, int]]) -> Ranges:
+    """Return ranges and those that follow them, joined if at most 128 KiB lie between two."""
+    joined = list(ranges)
+    for start, stop in more:
+        if joined and 0 <= start - joined[-1][1] <= REMOTE_GAP_BYTES:
+            joined[-1] = joined[-1][0], stop
+        else:
+            joined.append((start, stop))
+    return joined
+
+
+def estimate(plan: ReadPlan, extents: Extents) -> ReadCost:
+    """Return what a plan asks of the store. Of a compressed shard, each block that is touched counts once."""
+    wanted = int((extents.stops - extents.starts).sum())
+    requests = size = 0
+    for number, shard in extents.shards.items():
+        own = slice(None) if extents.shard_numbers is None else plan.shards == number
+        starts, stops = plan.starts[own], plan.stops[own]
+        stored = shard.stored_ranges(starts, stops)
+        requests, size = requests + len(stored[0]), size + int((stored[1] - stored[0]).sum())
+    return ReadCost(requests, size, wanted)
 
 
 def is_run(rows: IntArray) -> bool:
@@ -229,18 +211,3 @@ def is_run(rows: IntArray) -> bool:
         (True, False)
     """
     return len(rows) > 1 and int(rows[-1] - rows[0]) == len(rows) - 1 and bool((rows[1:] - rows[:-1] == 1).all())
-
-
-def whole_spans(offsets: Sequence[IntArray], sizes: Sequence[IntArray]) -> tuple[IntArray, IntArray]:
-    """For each sample, from its first member to the end of its last, given each field's members.
-
-    A sample without any starts far behind its end, 0, so that no field of it is found there.
-
-    Examples:
-        >>> starts, stops = whole_spans([np.array([512]), np.array([1536])], [np.array([3]), np.array([5])])
-        >>> starts.tolist(), stops.tolist()
-        ([512], [1541])
-    """
-    low = functools.reduce(np.minimum, [np.where(offset > 0, offset, _FAR) for offset in offsets])
-    high = functools.reduce(np.maximum, [offset + size for offset, size in zip(offsets, sizes, strict=True)])
-    return low, high

@@ -7,6 +7,8 @@ were read. The order of a block shuffle bounds how many blocks there are at a ti
 
 from __future__ import annotations
 
+import functools
+import os
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,10 +19,11 @@ import numpy as np
 
 from shoal._typing import IntArray
 from shoal.errors import ShoalError
+from shoal.store._concurrency import submit
 from shoal.store._readers import PrefetchRange
 
-from ._prefetch import Prefetcher, Task
-from ._read_plan import row_ranges, span_ranges
+from ._extents import shard_extents
+from ._read_plan import is_run, prefetch_ranges
 from ._shard import Shard
 from ._source import ShardSource
 
@@ -75,6 +78,144 @@ class _Block:
         self._segments = []
 
 
+class _BlockQueue:
+    """Runs the tasks of ``coming``, in its order, at most ``at_once`` at a time and ``most_bytes`` held.
+
+    ``coming`` is asked on another thread, one call at a time, and may itself make requests: to open the next shard. It
+    gives None when there is nothing for now; then it is asked again when something was let go of, or by `go_on`.
+    What it raises ends it silently, since who reads the same comes upon the same. ``release`` lets go of what was
+    used; ``close`` of everything.
+    """
+
+    def __init__(self, coming: Iterator[_Block | None], *, most_bytes: int, at_once: int) -> None:
+        self._coming = coming
+        self._most_bytes = most_bytes
+        self.at_once = at_once
+        """May be changed at any time."""
+        self._lock = threading.Lock()
+        self._waiting: deque[_Block] = deque()
+        self._held: dict[int, _Block] = {}
+        self._bytes = 0
+        self._running = 0
+        self._asking = self._ended = self._closed = self._paused = False
+        self._process = os.getpid()
+        self.most_held = 0
+        """The most bytes that were held at a time."""
+
+    @property
+    def is_usable(self) -> bool:
+        """Not in a forked child: it has none of the threads, and locks may be held by one of them."""
+        return self._process == os.getpid()
+
+    def go_on(self) -> None:
+        """Begin whatever may be begun now."""
+        if not self.is_usable:
+            return
+        self._paused = False
+        self._continue()
+
+    def _continue(self) -> None:
+        self._start(self._begun())
+
+    def _start(self, tasks: Iterable[_Block]) -> None:
+        for task in tasks:
+            submit(functools.partial(self._run, task))
+
+    def _begun(self) -> list[_Block]:
+        """Tasks that were begun just now, and are to be run."""
+        begun: list[_Block] = []
+        with self._lock:
+            if self._closed:
+                return []
+            while self._waiting and self._running < self.at_once and self._fits(self._waiting[0]):
+                task = self._waiting.popleft()
+                if task.name not in self._held:  # or it was hurried
+                    begun.append(self._begin(task))
+                    self._running += 1
+            ask = not (self._asking or self._ended or self._paused) and len(self._waiting) < self.at_once
+            self._asking = self._asking or ask
+        if ask:
+            submit(self._ask)
+        return begun
+
+    def _fits(self, task: _Block) -> bool:
+        return not self._bytes or self._bytes + task.size <= self._most_bytes
+
+    def _begin(self, task: _Block) -> _Block:
+        self._held[task.name] = task
+        self._bytes += task.size
+        self.most_held = max(self.most_held, self._bytes)
+        task.begin()
+        return task
+
+    def _ask(self) -> None:
+        """Have a few more tasks."""
+        found: list[_Block] = []
+        ended = True
+        try:
+            while len(found) < self.at_once and not self._closed and not self._paused:
+                task = next(self._coming)
+                self._paused = task is None
+                found += [] if task is None else [task]
+            ended = False
+        except (StopIteration, ShoalError):
+            pass
+        finally:
+            with self._lock:
+                self._asking, self._ended = False, ended
+                self._waiting += found
+        self._continue()
+
+    def _run(self, task: _Block) -> None:
+        """This task and then the next: the same thread, because each has its own memory for what it makes."""
+        begun = [task]
+        while begun:
+            try:
+                if not self._closed:
+                    begun[0].run()
+            finally:
+                with self._lock:
+                    self._running -= 1
+            begun = self._begun()
+            self._start(begun[1:])
+
+    def hurry(self, tasks: Iterable[_Block]) -> None:
+        """Begin these now, whatever else is under way, if they may still be held."""
+        if not self.is_usable:
+            return
+        begun: list[_Block] = []
+        with self._lock:
+            for task in tasks:
+                if task.name not in self._held and self._fits(task) and not self._closed:
+                    begun.append(self._begin(task))
+                    self._running += 1
+        self._start(begun)
+
+    def is_held(self, name: int) -> bool:
+        """Whether the task of this name has begun and was not let go of."""
+        return name in self._held
+
+    def release(self, is_over: Callable[[int], bool]) -> None:
+        """Let go of all whose names are over."""
+        if not self.is_usable:
+            return
+        with self._lock:
+            gone = [self._held.pop(name) for name in [name for name in self._held if is_over(name)]]
+            self._bytes -= sum(task.size for task in gone)
+        for task in gone:
+            task.drop()
+        self.go_on()
+
+    def close(self) -> None:
+        """Let go of everything. What is on its way is dropped as it comes."""
+        if not self.is_usable:
+            return
+        with self._lock:
+            self._closed = True
+            self._waiting.clear()
+        self.release(lambda _: True)
+
+
 class SampleWindow:
     """Fetches the samples of a `ReadSchedule` before they are read, in few large requests and in bounded memory.
 
@@ -109,7 +250,7 @@ class SampleWindow:
         block_bytes = max(1, int(self._block * mean_bytes))
         most = min(foresight.most_bytes, int(self._spread / _MARGIN * mean_bytes) + _PREFETCH_BYTES)
         at_once = max(4, min(_MAX_CONCURRENCY, _PREFETCH_BYTES // block_bytes))
-        self._ahead = Prefetcher(self._tasks(), most_bytes=most, at_once=at_once)
+        self._ahead = _BlockQueue(self._tasks(), most_bytes=most, at_once=at_once)
 
     @property
     def most_held(self) -> int:
@@ -152,12 +293,12 @@ class SampleWindow:
                 self._named.update(blocks)
             self._ahead.hurry(list(self._made(blocks)))
 
-    def _made(self, blocks: Iterable[int]) -> Iterator[Task]:
+    def _made(self, blocks: Iterable[int]) -> Iterator[_Block]:
         for block in blocks:
             with suppress(ShoalError):  # who reads it says so
                 yield _Block(block, self._parts(block))
 
-    def _tasks(self) -> Iterator[Task | None]:
+    def _tasks(self) -> Iterator[_Block | None]:
         """Blocks in the order in which they are first needed, named when all is known that is read before their last.
 
         So a block is not let go of while there is more to come of it.
@@ -180,7 +321,7 @@ class SampleWindow:
         while known:
             yield from self._new(known.popleft())
 
-    def _new(self, blocks: IntArray) -> Iterator[Task]:
+    def _new(self, blocks: IntArray) -> Iterator[_Block]:
         for block in dict.fromkeys(blocks.tolist()):
             with self._lock:
                 if block not in self._uses:  # all of it was read before we came to it
@@ -202,11 +343,8 @@ class SampleWindow:
         found = []
         for number in np.unique(owners).tolist():
             shard, own = self._source.shard(number), rows[owners == number] - self._source.starts[number]
-            fields, low, high = self._fields(number), int(own.min()), int(own.max()) + 1
-            is_run = high - low == len(own)
-            found.append(
-                (shard, span_ranges(shard.index, low, high, fields) if is_run else row_ranges(shard.index, own, fields))
-            )
+            chosen = slice(int(own[0]), int(own[-1]) + 1) if is_run(own) else own
+            found.append((shard, prefetch_ranges(shard_extents(shard, chosen, self._fields(number)))))
         return found
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -23,23 +23,35 @@ from shoal.store._options import options_for
 from shoal.store._registry import is_remote
 
 from ._arrow_arrays import as_arrow, as_floats, common_type
-from ._byte_reader import ScatterSpec
+from ._extents import Extents, ExtentTable, Rows, join_extents, shard_extents
 from ._index import KnownIndex
 from ._manifest import Manifest
 from ._member_names import WEBDATASET_RULE, KeyRule, key_hint
+from ._memory_cache import ShardMemoryCache
 from ._open_shards import OpenShards, open_indexed, open_shard
-from ._prefetch import stream_raw, stream_samples
-from ._random_access import SourceExtents, few_raw, few_samples
-from ._read_plan import is_run
-from ._shard import Decoders, RawField, Sample, Shard, join_raw
+from ._read import (
+    BytesColumn,
+    Fetched,
+    columns_of,
+    decode_samples,
+    fetch,
+    read_row,
+    read_samples,
+    samples_of,
+)
+from ._read_plan import ReadCost, ReadPlan, estimate, is_run, plan_reads
+from ._sequential import stream_column, stream_samples
+from ._shard import Decoders, Sample, Shard
 from ._stream import ErrorLog
 
 __all__ = ["FieldSelector", "KeyFinder", "ShardRef", "ShardSource", "Source", "column_error", "join_columns"]
 
 FieldSelector = Callable[[Mapping[str, bool]], Sequence[str] | None]
 """Says which fields of a shard are wanted, of those it has and whether every sample has them; None for all."""
-R = TypeVar("R", RawField, RawField | None)
 _NO_DECODERS: Decoders = {}
+_MAX_SCALAR_ROWS = 8
+"""Up to this many rows, reading one by one is faster than as arrays."""
+_LEADING_ITEMS = 2  # key and URL, which come before the fields
 _HINT_NEIGHBOURS = 3
 _SHARDS_SHOWN, _KEYS_SHOWN = 8, 2000
 
@@ -78,7 +90,7 @@ class Source(Protocol):
 def checked_rows(rows: IntArray, count: int) -> IntArray:
     """The numbers of samples of a source that has ``count``. Raises PositionError for one that is not there."""
     rows = np.asarray(rows, np.int64)
-    outside = (rows < 0) | (rows >= count)
+    outside = rows.view(np.uint64) >= count  # as such, negative ones are very large
     if outside.any():
         raise PositionError("no sample at this position", expected=f"0 to {count - 1}", found=int(rows[outside][0]))
     return rows
@@ -117,6 +129,7 @@ class ShardSource:
         self._cache = cache
         self._open = OpenShards(functools.partial(_open_one, self.shards, rule, verify, cache))
         self._starts: IntArray | None = None
+        self._memory: ShardMemoryCache | None = None
         self._pick: FieldSelector | None = None
         self._picked: dict[int, Sequence[str] | None] = {}
 
@@ -212,27 +225,103 @@ class ShardSource:
     def read(
         self, rows: IntArray, fields: Sequence[str] | None = None, decoders: Decoders = _NO_DECODERS
     ) -> list[Sample]:
-        """The samples with these numbers, in this order: each shard is asked once for all it holds."""
-        if len(rows) == 1:  # before anything that costs more than the one sample does
+        """The samples with these numbers, in this order."""
+        if len(rows) == 1 and self._memory is None:  # before anything that costs more than the one sample does
             return [self.read_one(int(rows[0]), fields, decoders)]
-        rows = checked_rows(rows, len(self))
-        if fields is None and self._pick is None and not is_run(rows):
-            few = few_samples(self._flat, self.shard, self.starts, rows, decoders)
-            if few is not None:
-                return few
+        chosen = self._checked(rows)
+        if self._is_few(chosen):
+            return [self.read_one(row, fields, decoders) for row in rows.tolist()]
+        if not len(rows):
+            return []
+        extents, fetched = self._fetch(chosen, fields)
+        samples = samples_of(extents, fetched)
+        decode_samples(samples, extents.fields, decoders)
+        return samples
+
+    def _checked(self, rows: IntArray) -> Rows:
+        """Rows that exist; neighbours as a slice. Raises PositionError."""
+        if is_run(rows) and rows[0] >= 0 and rows[-1] < len(self):
+            return slice(int(rows[0]), int(rows[-1]) + 1)
+        return checked_rows(rows, len(self))
+
+    def _is_few(self, rows: Rows) -> bool:
+        """Whether each of these rows is quicker to read by itself than as arrays."""
+        if isinstance(rows, slice) or not 0 < len(rows) <= _MAX_SCALAR_ROWS or self._memory is not None:
+            return False
+        return all(self.shard_of(row).is_near for row in rows.tolist())
+
+    def columns(self, rows: IntArray, fields: Sequence[str] | None = None) -> tuple[Extents, dict[str, BytesColumn]]:
+        """The fields of these samples as columns, undecoded, and where they were."""
+        extents, fetched = self._fetch(self._checked(rows), fields)
+        return extents, columns_of(extents, fetched)
+
+    def column(self, rows: IntArray, field: str) -> BytesColumn:
+        """One field of these samples, undecoded. Raises FieldError if no shard of them has it."""
+        extents, columns = self.columns(rows, [field])
+        if field not in columns:
+            names = " or ".join(extents.first_shard.index.fields)
+            raise FieldError("no such field", expected=names, found=field, shard=extents.first_shard.url)
+        return columns[field]
+
+    def _fetch(self, rows: Rows, fields: Sequence[str] | None) -> tuple[Extents, Fetched]:
+        if self._memory is not None:
+            numbers = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+            extents = self._memory.extents(numbers, self.wanted_fields(0, fields))
+            return extents, self._memory.fetch(numbers, extents)
+        extents, plan = self._plan(rows, fields)
+        return extents, fetch(extents, plan)
+
+    def _plan(self, rows: Rows, fields: Sequence[str] | None) -> tuple[Extents, ReadPlan]:
+        extents = self.extents(rows, fields)
+        far = extents.first_shard.far
+        if self._is_few(rows) or (far is not None and far.holds_ranges):
+            # A range across two that are prefetched would be requested again.
+            return extents, plan_reads(extents, max_gap=-1)
+        return extents, plan_reads(extents)
+
+    def estimate(self, rows: IntArray, fields: Sequence[str] | None = None) -> ReadCost:
+        """What `read` or `columns` of these samples asks of the store, in one call, if nothing is in memory.
+
+        Examples:
+            >>> import shoal
+            >>> with shoal.ShardWriter("memory://doc/estimate/a-%06d.tar") as writer:
+            ...     for number in range(10):
+            ...         writer.write({"__key__": f"k{number}", "bin": bytes(100), "txt": "x"})
+            >>> shoal.Dataset("memory://doc/estimate").source.estimate(np.array([2, 7]))
+            ReadCost(requests=2, bytes=2050, wanted=202)
+        """
+        if not len(rows):
+            return ReadCost()
+        extents, plan = self._plan(self._checked(rows), fields)
+        return estimate(plan, extents)
+
+    def extents(self, rows: Rows, fields: Sequence[str] | None = None) -> Extents:
+        """Where the members of these samples are."""
+        if not isinstance(rows, slice):
+            return self._scattered_extents(rows, fields)
+        number = bisect.bisect_right(self._start_list, rows.start) - 1
+        first = self._start_list[number]
+        if rows.stop > self._start_list[number + 1]:
+            return self._scattered_extents(np.arange(rows.start, rows.stop), fields)
+        own = slice(rows.start - first, rows.stop - first)
+        return shard_extents(self.shard(number), own, self.wanted_fields(number, fields))
+
+    def _scattered_extents(self, rows: IntArray, fields: Sequence[str] | None) -> Extents:
         numbers = np.searchsorted(self.starts, rows, "right") - 1
-        if len(rows) and (numbers == numbers[0]).all():
-            number = int(numbers[0])
-            fields = self.wanted_fields(number, fields)
-            return self.shard(number).read_rows(rows - self.starts[number], fields, decoders)
-        found: list[Sample] = [{}] * len(rows)
-        for number in np.unique(numbers).tolist():
-            at = np.flatnonzero(numbers == number)
-            wanted = self.wanted_fields(number, fields)
-            samples = self.shard(number).read_rows(rows[at] - self.starts[number], wanted, decoders)
-            for position, sample in zip(at.tolist(), samples, strict=True):
-                found[position] = sample
-        return found
+        shards = {number: self.shard(number) for number in sorted(set(numbers.tolist()))}
+        if shards and (fields is not None or self._pick is None):
+            known = self._table.extents(rows, numbers, shards, fields)
+            if known is not None:
+                return known
+        if len(shards) < 2:
+            number = next(iter(shards), 0)
+            return shard_extents(self.shard(number), rows - self.starts[number], self.wanted_fields(number, fields))
+        places = [np.flatnonzero(numbers == number) for number in shards]
+        parts = {
+            number: shard_extents(shard, rows[own] - self.starts[number], self.wanted_fields(number, fields))
+            for (number, shard), own in zip(shards.items(), places, strict=True)
+        }
+        return join_extents(parts, places)
 
     def read_one(self, row: int, fields: Sequence[str] | None = None, decoders: Decoders = _NO_DECODERS) -> Sample:
         """The sample with this number."""
@@ -240,11 +329,24 @@ class ShardSource:
         if not 0 <= row < starts[-1]:
             checked_rows(np.array([row]), len(self))  # which raises
         number = bisect.bisect_right(starts, row) - 1
-        return self.shard(number).read_row(row - starts[number], self.wanted_fields(number, fields), decoders)
+        shard, wanted = self.shard(number), self.wanted_fields(number, fields)
+        if shard.is_near or wanted is None:
+            sample = read_row(shard, row - starts[number], wanted)
+        else:
+            sample = read_samples(shard_extents(shard, np.array([row - starts[number]]), wanted))[0]
+        if decoders is not _NO_DECODERS:
+            decode_samples([sample], list(sample)[_LEADING_ITEMS:], decoders)
+        return sample
+
+    def with_memory(self, memory: ShardMemoryCache) -> ShardSource:
+        """The same open shards, read through a memory cache of them."""
+        other = copy.copy(self)
+        other._memory = memory  # noqa: SLF001 - one class
+        return other
 
     @functools.cached_property
-    def _flat(self) -> SourceExtents:
-        return SourceExtents(self.starts)
+    def _table(self) -> ExtentTable:
+        return ExtentTable(self.starts)
 
     @functools.cached_property
     def _start_list(self) -> list[int]:
@@ -257,57 +359,9 @@ class ShardSource:
         """All samples in order, block by block. A shard too damaged to be indexed is read as far as ``log`` lets it."""
         return stream_samples(self, fields, decoders, log or ErrorLog())
 
-    def raw_stream(self, field: str) -> Iterator[RawField]:
+    def stream_column(self, field: str) -> Iterator[BytesColumn]:
         """One field of all samples in order, block by block."""
-        return stream_raw(self, field)
-
-    def raw_spans(
-        self, spans: Sequence[tuple[int, int, int]], field: str, room: Callable[[int], memoryview]
-    ) -> Iterator[RawField]:
-        """One field of runs of samples (shard, first, after the last), run by run, over one buffer that ``room`` gives.
-
-        Each over its own where a run is not a block.
-        """
-        runs = [(self.shard(number), start, stop) for number, start, stop in spans]
-        sizes = [shard.span_size(start, stop, field) for shard, start, stop in runs]
-        known = [size for size in sizes if size is not None]
-        if len(known) < len(sizes):
-            yield from (shard.raw_span(start, stop, field) for shard, start, stop in runs)
-            return
-        buffer, at = room(sum(known)), 0
-        for (shard, start, stop), size in zip(runs, known, strict=True):
-            yield shard.raw_span(start, stop, field, buffer, at)
-            at += size
-
-    def raw_rows(self, rows: IntArray, field: str) -> RawField:
-        """One field of the samples with these numbers, in this order."""
-        few = few_raw(self._flat, self.shard, self.starts, checked_rows(rows, len(self)), field)
-        return few if few is not None else self._by_shard(rows, lambda shard, own, _: shard.raw_rows(own, field))
-
-    def raw_cut(
-        self, rows: IntArray, field: str, cuts: ScatterSpec, outs: Sequence[memoryview], threads: int = 1
-    ) -> RawField | None:
-        """One field of these samples without what is taken of it, which fills ``outs``, a row a sample, in order.
-
-        None where they cannot be cut so.
-        """
-        return self._by_shard(rows, lambda shard, own, places: shard.raw_cut(own, field, cuts, outs, places, threads))
-
-    def _by_shard(self, rows: IntArray, read: Callable[[Shard, IntArray, IntArray], R]) -> RawField | R:
-        """Ask each shard once for all it holds, with the places those samples have among ``rows``."""
-        rows = checked_rows(rows, len(self))
-        numbers = np.searchsorted(self.starts, rows, "right") - 1
-        parts, orders = [], []
-        for number in np.unique(numbers).tolist():
-            places = np.flatnonzero(numbers == number)
-            part = read(self.shard(number), rows[places] - self.starts[number], places)
-            if part is None:
-                return part
-            parts.append(part)
-            orders.append(places)
-        if len(parts) < 2:
-            return join_raw(parts)
-        return join_raw(parts).take(np.argsort(np.concatenate(orders), kind="stable"))
+        return stream_column(self, field)
 
     def find(self, key: str) -> int:
         """The number of the first sample with this key. Raises SampleKeyError, which suggests near ones."""

@@ -32,9 +32,11 @@ from shoal.store._registry import store_for
 from shoal.store._url import join_url
 
 from ._compression import decompressed, reader_stream, sniff
+from ._extents import missing_in
 from ._index_build import MemberColumns, refuse_duplicates
 from ._member_names import WEBDATASET_RULE, Grouped, Grouper, KeyRule, split_name
-from ._shard import Decoders, Sample, block_rows, decode_rows
+from ._read import build_samples, decode_samples
+from ._shard import Decoders, Sample
 from ._tar_header import BLOCK
 from ._tar_scan import Chunk, Feed, ReaderFeed, ScanOptions, StreamFeed, UnreadableRange, scan
 
@@ -249,9 +251,10 @@ class SampleStream:
         wanted = [name for name in names if self._is_field(name)]
         columns = [_dense(len(grouper.keys), members, grouper.fields[name], chunk.base) for name in wanted]
         keys = [key.rpartition("/")[2] for key in grouper.keys] if self._flat else grouper.keys
-        edges = [line.tolist() for start, size in columns for line in (start, start + size)]
-        sparse = tuple(bool((start < 0).any()) for start, _ in columns)
-        samples = block_rows(self._bytes(chunk, wanted), self._url, keys, wanted, edges, {}, sparse)
+        starts = np.array([start for start, _ in columns], np.int64).reshape(len(wanted), len(keys))
+        stops = starts + np.array([size for _, size in columns], np.int64).reshape(starts.shape)
+        sparse = missing_in(starts)
+        samples = build_samples(tuple(wanted), sparse, keys, self._url, self._bytes(chunk, wanted), starts, stops)
         return samples, _duplicates(keys, names, members, self._url)
 
     def _is_field(self, name: str) -> bool:
@@ -306,7 +309,7 @@ class SampleStream:
         if fields != self._known:
             self._known, self._decoders = fields, self._options.decoders([f for f in fields if f not in _OWN_NAMES])
         try:
-            decode_rows([sample], self._decoders)
+            decode_samples([sample], list(sample), self._decoders)
         except ShoalError as error:
             raise error.at(shard=self._url, key=sample["__key__"]) from error.__cause__
 

@@ -130,6 +130,11 @@ class PrefetchedReader:
         """Whether reading still needs requests: not once the object is completely in the disk cache."""
         return bool(getattr(self._reader, "is_far", True))
 
+    @property
+    def holds_ranges(self) -> bool:
+        """Whether some ranges are prefetched."""
+        return bool(self._held[1])
+
     def hold(self, ranges: Iterable[tuple[int, int]]) -> list[PrefetchRange]:
         """Add ranges, which must not overlap those that are held; nothing is fetched yet."""
         made = [PrefetchRange(self._reader, start, stop) for start, stop in ranges]

@@ -41,6 +41,7 @@ from shoal.sample._lens import Lens, default_network
 from shoal.shard._index import Member, members_of
 from shoal.shard._journal import UnfinishedWrite, unfinished_writes
 from shoal.shard._manifest import manifest_url
+from shoal.shard._read import read_row
 from shoal.shard._source import ShardSource
 from shoal.store._operations import stat
 from shoal.store._registry import store_for
@@ -516,7 +517,7 @@ def _read_together(
     rows = np.array([record.row for record in records])
     samples: list[dict[str, Any]] = []
     with contextlib.suppress(ShoalError):
-        samples = source.shard(shard).read_rows(rows, names)
+        samples = source.read(rows + source.starts[shard], names)
     for at, record in enumerate(records):
         for member in _wanted(record, limits):
             if samples:
@@ -529,7 +530,7 @@ def _one(source: ShardSource, record: Record, member: Member, limits: dict[Kind,
     kind, shard = kind_of(member.field), source.shard(record.shard or 0)
     try:
         if _fits(member, limits):
-            return _value(member.field, shard.read_rows(np.array([record.row]), [member.field])[0][member.field])
+            return _value(member.field, read_row(shard, record.row, [member.field])[member.field])
         return shard.read_part(record.row, member.field, 0, limits[kind]) if kind in _CUT else TOO_LARGE
     except ShoalError as error:
         return Failure(error)

@@ -1,0 +1,435 @@
+"""Read samples and columns: plan the reads, fetch the bytes, verify them, and cut samples or columns from them.
+
+`read_samples` and `read_columns` take `Extents`; `read_row` is the short way for one sample. A fetched range may be a
+`bytes`, or lie in a larger buffer, as shards that are kept in memory do.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+import numpy as np
+import pyarrow as pa
+
+from shoal._crc32 import crc32
+from shoal._typing import IntArray
+from shoal.codec._codec import Buffer
+from shoal.errors import ShoalError
+
+from ._byte_reader import ScatterSpec, read_cut
+from ._extents import Extents, RowLabels, shard_extents
+from ._index import damaged, row_extents
+from ._read_plan import LOCAL_GAP_BYTES, ReadPlan, plan_reads
+from ._shard import Decoders, Sample, Shard
+
+__all__ = [
+    "BytesColumn",
+    "Fetched",
+    "build_samples",
+    "columns_of",
+    "cut",
+    "decode_samples",
+    "fetch",
+    "read_columns",
+    "read_row",
+    "read_samples",
+    "read_scattered",
+    "samples_of",
+    "verify_members",
+]
+
+_MAX_GENERATED_FIELDS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """The bytes of some rows."""
+
+    buffers: Sequence[Buffer]
+    ranges: IntArray
+    """For each row, or for each field and row, the buffer that it is in."""
+    bases: IntArray
+    """For each row, or for each field and row, the offset in the tar at which its buffer begins."""
+    verified: bool = False
+    """Whether these bytes were compared with their checksums before."""
+    has_empty: bool = False
+    """Whether some members are in no buffer, because they are empty."""
+
+
+def read_samples(extents: Extents) -> list[Sample]:
+    """Return the samples of these rows, verified but not decoded.
+
+    Raises ChecksumError, TruncatedError and the errors of the store.
+    """
+    return samples_of(extents, fetch(extents, plan_reads(extents)))
+
+
+def samples_of(extents: Extents, fetched: Fetched) -> list[Sample]:
+    """Return the samples of rows that were fetched, verified."""
+    samples = cut(extents, fetched)
+    if not fetched.verified:
+        verify_members(extents, lambda line: _values(samples, extents.fields[line], extents.sparse[line]))
+    return samples
+
+
+def _values(samples: list[Sample], field: str, is_sparse: bool) -> Iterable[bytes]:
+    return [sample.get(field, b"") for sample in samples] if is_sparse else map(operator.itemgetter(field), samples)
+
+
+def fetch(extents: Extents, plan: ReadPlan, into: memoryview | None = None) -> Fetched:
+    """Read the ranges of a plan; whole blocks are verified. With ``into``, they are read into that, one after another.
+
+    Raises TruncatedError and the errors of the store.
+    """
+    starts, stops = plan.starts.tolist(), plan.stops.tolist()
+    buffers: list[Buffer] = []
+    if into is not None:
+        for number, start, stop in zip(plan.shards.tolist(), starts, stops, strict=True):
+            part, into = into[: stop - start], into[stop - start :]
+            shard = extents.first_shard if extents.shard_numbers is None else extents.shards[number]
+            shard.data.read_into(start, [part])
+            buffers.append(part)
+    elif starts and extents.shard_numbers is None:
+        data = extents.first_shard.data
+        buffers += data.read_many(starts, stops) if len(starts) > 1 else map(data.read, starts, stops)
+    elif starts:
+        inner = (plan.shards[1:] != plan.shards[:-1]).nonzero()[0] + 1
+        for first, last in itertools.pairwise([0, *inner.tolist(), len(starts)]):
+            data = extents.shards[int(plan.shards[first])].data
+            buffers += data.read_many(starts[first:last], stops[first:last])
+    if not buffers:
+        return Fetched([b""], plan.ranges, np.zeros(1, np.int64), has_empty=True)
+    bases = plan.starts if len(buffers) == 1 else plan.starts[plan.ranges]
+    return Fetched(buffers, plan.ranges, bases, _verify_blocks(extents, plan, buffers), plan.has_empty)
+
+
+def _verify_blocks(extents: Extents, plan: ReadPlan, buffers: Sequence[Buffer]) -> bool:
+    """Compare whole blocks with their checksums. Members of a block that differs are then compared one by one."""
+    blocks = extents.first_shard.index.blocks
+    if extents.crcs is None or plan.blocks is None or blocks is None:
+        return False
+    expected: list[int] = blocks.crcs[plan.blocks.start : plan.blocks.stop].tolist()
+    return list(map(crc32, buffers)) == expected
+
+
+def cut(extents: Extents, fetched: Fetched) -> list[Sample]:
+    """Return the samples of these rows, not verified."""
+    starts = extents.starts - fetched.bases
+    stops = extents.stops - fetched.bases
+    if any(extents.sparse):
+        starts[extents.starts < 0] = -1
+    if fetched.has_empty:
+        np.maximum(starts, 0, out=starts, where=extents.starts >= 0)
+        np.maximum(stops, 0, out=stops)  # a negative one would count from the end of its buffer
+    buffers: Any = fetched.buffers
+    if fetched.ranges.ndim == 2:
+        buffers = [list(map(buffers.__getitem__, line)) for line in fetched.ranges.tolist()]
+    elif len(buffers) == 1:
+        buffers = buffers[0]
+    else:
+        buffers = list(map(buffers.__getitem__, fetched.ranges.tolist()))
+    by_member = fetched.ranges.ndim == 2
+    urls = extents.first_shard.url if extents.shard_numbers is None else extents.urls()
+    return build_samples(extents.fields, extents.sparse, extents.keys(), urls, buffers, starts, stops, by_member)
+
+
+def verify_members(extents: Extents, values: Callable[[int], Iterable[Buffer]]) -> None:
+    """Compare members with their checksums. ``values`` gives those of one field, by its place in ``fields``.
+
+    Raises ChecksumError.
+    """
+    if extents.crcs is None:
+        return
+    for line, expected in enumerate(extents.crcs.tolist()):
+        found = list(map(crc32, values(line)))
+        if found != expected:
+            _find_damage(extents, line, expected, found)
+
+
+def _find_damage(extents: Extents, line: int, expected: list[int], found: list[int]) -> None:
+    for row, (wanted, crc) in enumerate(zip(expected, found, strict=True)):
+        if wanted >= 0 and crc != wanted:
+            field, offset = extents.fields[line], int(extents.starts[line, row])
+            raise damaged(extents.url(row), extents.key(row), field, offset, wanted, crc)
+
+
+def decode_samples(samples: list[Sample], fields: Sequence[str], decoders: Decoders) -> None:
+    """Decode fields in place; an error names the sample."""
+    for field in fields:
+        if field not in decoders:
+            continue
+        decode = decoders[field]
+        for sample in samples:
+            if field in sample:
+                try:
+                    sample[field] = decode(sample[field])
+                except ShoalError as error:
+                    raise error.at(shard=sample["__url__"], key=sample["__key__"]) from error.__cause__
+
+
+def build_samples(
+    fields: tuple[str, ...],
+    sparse: tuple[bool, ...],
+    keys: Sequence[str],
+    url: str | Sequence[str],
+    buffer: Any,
+    starts: IntArray,
+    stops: IntArray,
+    by_member: bool = False,
+) -> list[Sample]:
+    """Return samples as dicts: ``__key__``, ``__url__``, then the fields, cut out of buffers.
+
+    ``url`` is one for all rows, or one for each. ``buffer`` is one for all rows, a list with one for each, or, with
+    ``by_member``, such a list for each field. A negative start is a missing field; ``sparse`` says of which fields
+    there may be such.
+    """
+    varying = "m" if by_member else "r" if isinstance(buffer, list) else ""
+    if len(fields) > _MAX_GENERATED_FIELDS:
+        return _build_wide(fields, keys, url, buffer, starts.T.tolist(), stops.T.tolist(), varying)
+    columns: list[Any] = [] if isinstance(url, str) else [url]
+    columns += buffer if by_member else [buffer] if varying else []
+    columns += itertools.chain.from_iterable(zip(starts.tolist(), stops.tolist(), strict=True))
+    build = _builder(fields, sparse, varying, isinstance(url, str))
+    return build(keys, columns, url, buffer)
+
+
+def _build_wide(
+    fields: tuple[str, ...],
+    keys: Sequence[str],
+    url: str | Sequence[str],
+    buffer: Any,
+    starts: list[list[int]],
+    stops: list[list[int]],
+    varying: str,
+) -> list[Sample]:
+    """Build samples of very many fields with a loop over the fields."""
+    urls = itertools.repeat(url) if isinstance(url, str) else url
+    rows = (
+        zip(*buffer, strict=True)
+        if varying == "m"
+        else map(itertools.repeat, buffer if varying else [buffer] * len(keys))
+    )
+    samples = []
+    for key, own, line, begin, end in zip(keys, urls, rows, starts, stops, strict=False):
+        members = zip(fields, line, begin, end, strict=False)
+        samples.append({"__key__": key, "__url__": own, **{name: buf[a:b] for name, buf, a, b in members if a >= 0}})
+    return samples
+
+
+@functools.lru_cache(maxsize=256)
+def _builder(
+    fields: tuple[str, ...], sparse: tuple[bool, ...], varying: str, one_url: bool
+) -> Callable[..., list[Sample]]:
+    """Return a function that builds samples from keys and columns: URLs, buffers, starts and stops.
+
+    It is generated once per set of fields, as dataclasses generates ``__init__``: one list comprehension without an
+    inner loop is several times faster. Field names enter the source only through ``repr``, so no name becomes code.
+    """
+    numbers = range(len(fields))
+    buffers = [f"buf{i}" for i in numbers] if varying == "m" else ["buf"] if varying else []
+    names = ["k", *([] if one_url else ["u"]), *buffers, *(f"{edge}{i}" for i in numbers for edge in "ab")]
+    values = [f"buf{i if varying == 'm' else ''}[a{i}:b{i}]" for i in numbers]
+    always = "".join(f", {field!r}: {values[i]}" for i, field in enumerate(fields) if not sparse[i])
+    row = f"{{'__key__': k, '__url__': u{always}}}"
+    loop = f"for {', '.join(names)} in zip(keys, *columns)" if len(names) > 1 else "for k in keys"
+    if any(sparse):
+        maybe = "".join(
+            f"\n        if a{i} >= 0: row[{field!r}] = {values[i]}" for i, field in enumerate(fields) if sparse[i]
+        )
+        body = f"    {loop}:\n        row = {row}{maybe}\n        out.append(row)\n"
+        source = f"def build(keys, columns, u, buf):\n    out = []\n{body}    return out"
+    else:
+        source = f"def build(keys, columns, u, buf):\n    return [{row} {loop}]"
+    scope: dict[str, Any] = {}
+    exec(source, scope)  # noqa: S102 - the text above, with names quoted
+    build: Callable[..., list[Sample]] = scope["build"]
+    return build
+
+
+def read_row(shard: Shard, row: int, fields: Sequence[str] | None = None) -> Sample:
+    """Return one sample, verified but not decoded: for one row this is several times faster than arrays of length one.
+
+    It reads the ranges that `plan_reads` gives for the row by itself.
+    """
+    sample: Sample = {"__key__": shard.key(row), "__url__": shard.url}
+    members = row_extents(shard.index.fields, row)
+    if fields is not None:
+        members = [member for member in members if member[0] in fields]
+    if not members:
+        return sample
+    low, high = min([start for _, start, _, _ in members]), max([start + size for _, start, size, _ in members])
+    together = high - low <= sum([size for _, _, size, _ in members]) + LOCAL_GAP_BYTES * len(members)
+    if not together and not shard.is_near:
+        return read_samples(shard_extents(shard, np.array([row]), fields))[0]
+    data = shard.data.read(low, high) if together and low < high else b""
+    for name, start, size, crc in members:
+        own = start - low
+        value = data[own : own + size] if together or not size else shard.data.read(start, start + size)
+        if shard.verify and crc is not None and crc32(value) != crc:
+            raise damaged(shard.url, sample["__key__"], name, start, crc, crc32(value))
+        sample[name] = value
+    return sample
+
+
+class BytesColumn(Sequence[bytes]):
+    """One field of several samples, undecoded: a sequence of ``bytes`` over one buffer.
+
+    An item becomes ``bytes`` when it is accessed. ``buffer`` and ``offsets`` hold all of them one after the other, as
+    Arrow does.
+
+    Examples:
+        >>> import shoal
+        >>> with shoal.ShardWriter("memory://doc/column/a-%06d.tar") as writer:
+        ...     for number in range(4):
+        ...         writer.write({"txt": f"text {number}"})
+        >>> batch = next(iter(shoal.DataLoader(shoal.Dataset("memory://doc/column", decode=False), batch_size=3)))
+        >>> column = batch["txt"]
+        >>> column[0], column[-1], len(column), column == [b"text 0", b"text 1", b"text 2"]
+        (b'text 0', b'text 2', 3, True)
+        >>> bytes(column.buffer), column.offsets.tolist()
+        (b'text 0text 1text 2', [0, 6, 12, 18])
+        >>> column.to_arrow().type
+        DataType(large_binary)
+    """
+
+    __slots__ = ("data", "labels", "sizes", "starts")
+
+    def __init__(
+        self, data: Buffer, starts: IntArray, sizes: IntArray, labels: RowLabels | list[str] | None = None
+    ) -> None:
+        self.data = data
+        self.starts = starts
+        self.sizes = sizes
+        self.labels = labels
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> BytesColumn: ...
+    def __getitem__(self, index: int | slice) -> bytes | BytesColumn:
+        if isinstance(index, slice):
+            return self.take(np.arange(len(self))[index])
+        return bytes(self.view(index))
+
+    def __iter__(self) -> Iterator[bytes]:
+        return map(bytes, self.views())
+
+    def view(self, index: int) -> memoryview:
+        """Return one item without a copy."""
+        start = int(self.starts[index])
+        return memoryview(self.data)[start : start + int(self.sizes[index])]
+
+    def views(self) -> list[memoryview]:
+        """Return all items without a copy."""
+        view, stops = memoryview(self.data), (self.starts + self.sizes).tolist()
+        return [view[start:stop] for start, stop in zip(self.starts.tolist(), stops, strict=True)]
+
+    def take(self, rows: IntArray) -> BytesColumn:
+        """Return some of the items, over the same buffer."""
+        labels = self.labels
+        if labels is not None:
+            labels = labels.take(rows) if isinstance(labels, RowLabels) else [labels[row] for row in rows.tolist()]
+        return BytesColumn(self.data, self.starts[rows], self.sizes[rows], labels)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all items."""
+        return int(self.sizes.sum())
+
+    @property
+    def offsets(self) -> IntArray:
+        """Where each item starts in ``buffer``, and where the last one ends."""
+        return np.concatenate(([0], self.sizes.cumsum()))
+
+    @property
+    def buffer(self) -> memoryview:
+        """The bytes of all items, one after the other; copied unless they are already stored so."""
+        stops = self.starts + self.sizes
+        if len(self) and bool((self.starts[1:] == stops[:-1]).all()):
+            return memoryview(self.data)[int(self.starts[0]) : int(stops[-1])]
+        return memoryview(b"".join(self.views()))
+
+    def to_arrow(self) -> pa.LargeBinaryArray:
+        """Return the items as an Arrow array."""
+        buffers = [None, pa.py_buffer(self.offsets), pa.py_buffer(self.buffer)]
+        return pa.Array.from_buffers(pa.large_binary(), len(self), buffers)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence) or isinstance(other, bytes | bytearray | memoryview | str):
+            return NotImplemented
+        return len(self) == len(other) and all(map(operator.eq, self, other))
+
+    __hash__ = None  # type: ignore[assignment] # as of a list
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the bytes of these items only."""
+        offsets = self.offsets
+        return BytesColumn, (bytes(self.buffer), offsets[:-1], np.diff(offsets))
+
+    def __repr__(self) -> str:
+        return f"BytesColumn({len(self)} items, {self.nbytes} bytes)"
+
+
+def read_columns(extents: Extents) -> dict[str, BytesColumn]:
+    """Return each field of these rows as a column, verified. A row that lacks a field has a negative start.
+
+    Raises ChecksumError, TruncatedError and the errors of the store.
+    """
+    return columns_of(extents, fetch(extents, plan_reads(extents)))
+
+
+def columns_of(extents: Extents, fetched: Fetched, data: Buffer | None = None) -> dict[str, BytesColumn]:
+    """Return the columns of rows that were fetched, verified. ``data`` is the buffers one after another, if known."""
+    starts, sizes = extents.starts - fetched.bases, extents.stops - extents.starts
+    if len(fetched.buffers) == 1 and data is None:
+        data = fetched.buffers[0]
+    elif len(fetched.buffers) > 1:
+        data = b"".join(fetched.buffers) if data is None else data
+        lengths = np.fromiter(map(len, fetched.buffers), np.int64, len(fetched.buffers))
+        starts += (lengths.cumsum() - lengths)[fetched.ranges]
+    if any(extents.sparse):
+        starts[extents.starts < 0] = -1
+    if fetched.has_empty:
+        np.maximum(starts, 0, out=starts, where=extents.starts >= 0)
+    known, labels = b"" if data is None else data, extents.labels
+    columns = {name: BytesColumn(known, starts[line], sizes[line], labels) for line, name in enumerate(extents.fields)}
+    if not fetched.verified:
+        verify_members(extents, lambda line: columns[extents.fields[line]].views())
+    return columns
+
+
+def read_scattered(
+    extents: Extents, spec: ScatterSpec, outs: Sequence[memoryview], threads: int = 1
+) -> BytesColumn | None:
+    """Read the only field of these rows without what ``spec`` takes of it: that goes to the rows of ``outs``.
+
+    None if a row lacks the field, or is too small for it. Up to ``threads`` read at once. Raises ChecksumError.
+    """
+    starts, sizes = extents.starts[0], extents.stops[0] - extents.starts[0]
+    if (any(extents.sparse) and bool((starts < 0).any())) or not spec.fit(sizes):
+        return None
+    expected = None if extents.crcs is None else extents.crcs[0]
+    found, places = [], []
+    for number, shard in extents.shards.items():
+        is_only = extents.shard_numbers is None
+        own = np.arange(len(extents)) if is_only else np.flatnonzero(extents.shard_numbers == number)
+        checksums = expected is not None
+        part = read_cut(shard.data, starts[own], sizes[own], spec, outs, own, checksums=checksums, threads=threads)
+        if expected is not None and part.crcs != expected[own].tolist():
+            _find_damage(extents.take(own), 0, expected[own].tolist(), part.crcs)
+        found.append(part)
+        places.append(own)
+    lengths = [len(part.data) for part in found]
+    kept_starts, kept_sizes = np.empty(len(extents), np.int64), np.empty(len(extents), np.int64)
+    for part, own, base in zip(found, places, itertools.accumulate(lengths, initial=0), strict=False):
+        kept_starts[own], kept_sizes[own] = part.starts + base, part.sizes
+    data = found[0].data if len(found) == 1 else b"".join(part.data for part in found)
+    return BytesColumn(data, kept_starts, kept_sizes, extents.labels)
