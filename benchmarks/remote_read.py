@@ -42,8 +42,8 @@ def run(rounds: int = 5, megabytes: int = 2048, *, peers: bool = True) -> Questi
         "Remote read",
         f"Dict samples of 22 KB from {megabytes} MB in shards of 256 MB on SeaweedFS on loopback, which has "
         "them in memory and shares the processor. The limit is the fastest of obstore's raw GETs of the same "
-        "bytes (for the shuffle: of the same blocks in the same order); the sockets of the standard library, "
-        "which shoal uses where there is no TLS, take less of the processor. Medians of turns, each in a new "
+        "bytes (for the shuffle: of the same blocks in the same order); the sockets of the standard library "
+        "take less of the processor. Medians of turns, each in a new "
         "process with everything imported; who begins changes from round to round. Peers read three shards, "
         "and count by the sample. Processor seconds are the reader's own and those of the processes it "
         "starts, memory is its own alone; with latency, each response begins 20 ms later, behind a proxy "

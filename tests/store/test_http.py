@@ -1,4 +1,4 @@
-"""Large ranges over plain HTTP are fetched without obstore, which is used where that fails."""
+"""Large ranges over HTTP: responses that break, hang or are refused, and servers of many kinds."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ import random
 import time
 
 import pytest
-from tests.store.servers import BUCKET, Fault, ProxyHandler, RangedHandler, fault_proxy, serving
-from tests.store.settings import keys
+from tests.store.servers import Fault, RangedHandler, serving
 
 from shoal.errors import ObjectChangedError, ObjectNotFoundError, StoreTimeoutError
 from shoal.store import configure, put, statistics, store_for
-from shoal.store._http import _has_proxy, parse_retry_after
+from shoal.store._http import parse_retry_after
 
 DATA = random.Random(11).randbytes(3_000_000)
-SIGNED = "X-Amz-Signature"
 
 
 def paths_asked(proxy):
@@ -26,16 +24,6 @@ def read_twice(url):
     same = [reader.read(7, len(DATA)) == DATA[7:], b"".join(reader.stream(0, len(DATA))) == DATA]
     reader.close()
     return same
-
-
-def test_large_ranges_are_signed_and_small_ones_are_not(proxy, url):
-    proxy.requests.clear()
-    reader = store_for(url).open(url)
-    parts = [reader.read(0, 2_000_000), reader.read(5000, 9000)]
-    same = parts == [DATA[:2_000_000], DATA[5000:9000]]
-    assert same
-    assert [SIGNED in path for path in paths_asked(proxy)] == [False, True, False]
-    reader.close()
 
 
 @pytest.mark.parametrize("kind", ["reset", "cut", "fewer-bytes"])
@@ -51,19 +39,6 @@ def test_a_body_that_breaks_is_taken_up_where_it_broke(proxy, url, kind, after):
     assert first == f"bytes=0-{len(DATA) - 1}"
     assert begin <= after
     assert begin > 0 or after < 2 or kind == "reset"  # a reset takes those along that were not read yet
-    reader.close()
-
-
-@pytest.mark.parametrize("status", [408, 429, 500, 503])
-def test_a_server_that_has_no_time_is_waited_for(proxy, url, status):
-    """Its headers are seen at the first answer."""
-    reader = store_for(url).open(url)
-    proxy.requests.clear()
-    proxy.faults.append(Fault("status", status=status, headers={"Retry-After": "1"}))
-    same = reader.read(0, len(DATA)) == DATA
-    assert same
-    first, second = [at for method, _, _, at in proxy.requests if method == "GET"]
-    assert second - first >= 1
     reader.close()
 
 
@@ -123,24 +98,6 @@ def test_an_object_that_is_not_there_is_not_asked_for_twice(proxy, url):
     reader.close()
 
 
-class _Unsigned(ProxyHandler):
-    """Wants its signatures in headers."""
-
-    def serve(self, fault, body):
-        refused = Fault("status", status=self.server.status) if SIGNED in self.path else fault
-        return super().serve(refused, body)
-
-
-@pytest.mark.parametrize("status", [400, 401, 403])
-def test_a_server_that_takes_no_signed_urls_is_asked_otherwise(s3, s3_endpoint, status):
-    put(f"{s3}/a.bin", DATA)
-    with fault_proxy(s3_endpoint, _Unsigned, status=status) as proxy:
-        configure(f"s3://{BUCKET}", endpoint=proxy.url, region="us-east-1", credential_provider=keys, timeout=30)
-        for _ in range(4):
-            assert read_twice(f"{s3}/a.bin") == [True, True]
-        assert sum(SIGNED in path for path in paths_asked(proxy)) == 3
-
-
 class _Closing(RangedHandler):
     """Closes every connection and does not say so."""
 
@@ -165,7 +122,7 @@ def test_servers_of_many_kinds_are_read(handler, quirks):
     with serving(handler, objects={"/a.bin": DATA}, requests=[], quirks=quirks, secret=None) as server:
         before = statistics()
         assert read_twice(f"{server.url}{name}") == [True, True]
-        assert (statistics() - before).retries == 0
+        assert (statistics() - before).retries <= 2 * (handler is _Closing)  # obstore uses a closed connection again
 
 
 def test_a_name_that_would_have_to_be_quoted_is_read():
@@ -189,15 +146,6 @@ def test_one_connection_serves_many_requests():
         assert len(server.requests) == 11
         assert len(server.connections) <= 2  # obstore's HEAD, and the ranges
         reader.close()
-
-
-def test_where_a_proxy_is_wanted_it_is_used(monkeypatch):
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    monkeypatch.setenv("no_proxy", "localhost,.near")
-    assert _has_proxy("store.far")
-    assert not _has_proxy("store.near")
-    monkeypatch.delenv("http_proxy")
-    assert not _has_proxy("store.far")
 
 
 def test_retry_after_is_seconds_or_a_date():

@@ -1,7 +1,7 @@
 """S3, Google Cloud Storage, Azure and HTTP servers, through obstore.
 
 The name of an object is the part of the URL after the bucket, unchanged; only HTTP URLs are unquoted. Bytes are
-requested by `_requests` (retries, versions), which uses `_http` (large ranges without TLS), `_concurrency` (limits),
+requested by `_requests` (retries, versions), which uses `_http` (``Retry-After``), `_concurrency` (limits),
 `_clients` and `_error_mapping`. Listing and writing are here.
 """
 

@@ -15,7 +15,7 @@ from shoal.errors import ObjectChangedError, StoreError
 from ._clients import Address, Clients, address_of, clients_for, forget_clients
 from ._concurrency import acquire_all
 from ._error_mapping import OBSTORE_ERRORS, Failure, failure_of, translate_failure, truncated_response
-from ._http import MIN_PLAIN_BYTES, open_plain, open_signed
+from ._http import open_signed
 from ._options import StoreOptions, concurrency_limits_for, options_for, shown
 from ._statistics import request
 
@@ -306,13 +306,10 @@ def _open_response(
     budget: RetryBudget,
     chunk: int,
 ) -> Iterator[tuple[Any, bytes]]:
-    """Send the request the way that suits it: signed, over a plain socket, or with obstore, which suits all."""
+    """Send the request: with obstore, or signed and with a client that shows the headers of the response."""
     match = known.etag if known is not None and known.etag and not known.etag.startswith("W/") else None
-    made = None
-    if budget.signed:
-        made = open_signed(location.url, location.address, clients, location.options, start, stop, match)
-    elif known is not None and stop is not None and stop - start >= MIN_PLAIN_BYTES and not budget.attempts:
-        made = open_plain(location.url, location.address, clients, location.options, start, stop, match, chunk)
+    signed = (location.url, location.address, clients, location.options, start, stop, match)
+    made = open_signed(*signed) if budget.signed else None
     return _get_with_obstore(clients, location.address.path, start, stop, match, chunk) if made is None else made
 
 
