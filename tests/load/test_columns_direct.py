@@ -23,7 +23,7 @@ from shoal.load._columns import direct_columns, direct_plan
 from shoal.shard import ShardSource
 from shoal.shard import _byte_reader as cut
 
-SHAPE = (120, 100, 3)
+SHAPE = (240, 100, 3)
 
 
 @shoal.packable

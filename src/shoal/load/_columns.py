@@ -70,7 +70,7 @@ _MAX_GATHER_BYTES = 4096
 _MAX_LAYOUTS = 256
 _MIN_POOL_BYTES = 1 << 20
 """Columns from this size on are in memory of the buffer pool."""
-_MIN_DIRECT_BYTES = 32 << 10
+_MIN_DIRECT_BYTES = 64 << 10
 """Arrays from this size on are read directly into the batch; smaller ones are faster to copy from their block."""
 _MAX_MISSES = 3
 """Batches in a row that a plan may be wrong for, before nothing is read directly any more."""

@@ -262,8 +262,13 @@ def read_row(shard: Shard, row: int, fields: Sequence[str] | None = None) -> Sam
         members = [member for member in members if member[0] in fields]
     if not members:
         return sample
-    low, high = min([start for _, start, _, _ in members]), max([start + size for _, start, size, _ in members])
-    together = high - low <= sum([size for _, _, size, _ in members]) + LOCAL_GAP_BYTES * len(members)
+    low = high = members[0][1]
+    most = 0
+    for _, start, size, _ in members:
+        low = start if start < low else low  # noqa: FURB136 - min takes twice as long
+        high = start + size if start + size > high else high  # noqa: FURB136
+        most += size + LOCAL_GAP_BYTES
+    together = high - low <= most
     if not together and not shard.is_near:
         return read_samples(shard_extents(shard, np.array([row]), fields))[0]
     data = shard.data.read(low, high) if together and low < high else b""

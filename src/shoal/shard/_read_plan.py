@@ -146,7 +146,7 @@ def _merge(numbers: IntArray | None, low: IntArray, high: IntArray, max_gap: int
         low, high = low[order], high[order]
     is_first = np.ones(len(low), bool)
     if len(low) > 1:
-        gaps = low[1:] - (high[:-1] if order is None and wanted is None else np.maximum.accumulate(high)[:-1])
+        gaps = low[1:] - np.maximum.accumulate(high)[:-1]
         np.greater(gaps, max_gap, out=is_first[1:])
         if max_gap < 0:
             is_first[1:] = True
