@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 
-from shoal.shard import ShardIndex, members_of
+from shoal.shard import ShardRows, members_of
 
 __all__ = ["damaged", "whole_keys"]
 
@@ -63,7 +63,7 @@ def damaged(data: bytes, luck: random.Random) -> bytes:
     return bytes(changed)
 
 
-def whole_keys(before: bytes, after: bytes, index: ShardIndex, entries: Mapping[str, Sequence[bytes]]) -> set[str]:
+def whole_keys(before: bytes, after: bytes, index: ShardRows, entries: Mapping[str, Sequence[bytes]]) -> set[str]:
     """The samples of which every member is still there: at its place, or behind its own headers wherever they are.
 
     ``entries`` has, for each key, every member as it stood in the tar: its headers and its data.

@@ -39,9 +39,9 @@ from tests.shard.archives import (
 )
 
 from shoal.errors import HeaderError, StoreError, TarError, TruncatedError, UnsupportedMemberError
-from shoal.shard._index import IndexMetadata
 from shoal.shard._index_build import build_index
 from shoal.shard._member_names import KeyRule
+from shoal.shard._shard_rows import IndexMetadata
 from shoal.shard._tar_scan import Chunk, ReaderFeed, ScanOptions, StreamFeed, scan
 from shoal.store import LocalStore
 

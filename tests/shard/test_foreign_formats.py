@@ -41,9 +41,10 @@ from shoal.shard._foreign_formats import (
     import_energon,
     import_wids,
 )
-from shoal.shard._index import IndexMetadata, LongExtents, decode_index, encode_index
+from shoal.shard._index import decode_index, encode_index
 from shoal.shard._index_build import build_index
 from shoal.shard._member_names import WEBDATASET_RULE, KeyRule
+from shoal.shard._shard_rows import IndexMetadata, LongExtents
 from shoal.shard._tar_scan import ReaderFeed
 from shoal.store import store_for
 

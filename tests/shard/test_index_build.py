@@ -38,10 +38,11 @@ from shoal.errors import (
     TarError,
 )
 from shoal.shard import _index_build
-from shoal.shard._index import IndexMetadata, LongExtents, decode_index, encode_index, load_index, save_index
+from shoal.shard._index import decode_index, encode_index, load_index, save_index
 from shoal.shard._index_build import MOST_WIDE_FIELDS, BlockCutter, build_index
 from shoal.shard._member_names import KeyRule
 from shoal.shard._metadata_columns import LARGEST_SOURCE, LONGEST_TEXT, MOST_COLUMNS
+from shoal.shard._shard_rows import IndexMetadata, LongExtents
 from shoal.store import store_for
 
 URL = "memory://shard.tar"

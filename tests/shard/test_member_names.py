@@ -14,9 +14,9 @@ from tests.shard.archives import END, NAMES, by_tarfile, pax_member, reader_feed
 from webdataset.tariterators import base_plus_ext, group_by_keys, tar_file_expander
 
 from shoal.errors import DuplicateFieldError, OptionError, TarError
-from shoal.shard._index import IndexMetadata
 from shoal.shard._index_build import build_index
 from shoal.shard._member_names import Grouper, KeyRule, as_texts, name_table, split_name, split_names
+from shoal.shard._shard_rows import IndexMetadata
 from shoal.shard._tar_header import NAME_BYTES
 
 _ANY_NAMES = st.one_of(

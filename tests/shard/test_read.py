@@ -23,9 +23,10 @@ from shoal.errors import ChecksumError, DecodeError, FieldError, TruncatedError
 from shoal.shard import BytesColumn, ShardMemoryCache, ShardSource
 from shoal.shard._compression import BlockCompressor
 from shoal.shard._extents import ExtentTable
-from shoal.shard._index import KnownIndex, encode_index, load_index
+from shoal.shard._index import encode_index, load_index
 from shoal.shard._read import columns_of, fetch, samples_of
 from shoal.shard._read_plan import plan_reads
+from shoal.shard._shard_rows import KnownIndex
 
 # ------------------------------------------------------------------------------------------------- the same as tarfile
 

@@ -137,7 +137,7 @@ class ShardItems(ItemsBase):
         source = self._dataset.source
         if not isinstance(source, ShardSource):
             raise OptionError("this dataset has no shards of its own", found=type(source).__name__)
-        if source.known_length is None:  # counting its samples opens every shard: keep what copying needs
+        if source.index.known_length is None:  # counting its samples opens every shard: keep what copying needs
             self._copy_sources.update(
                 (number, open_copy_source(source, number)) for number in range(len(source.shards))
             )

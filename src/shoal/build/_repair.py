@@ -37,12 +37,13 @@ from shoal.errors import (
     WriteError,
 )
 from shoal.shard._discovery import ShardList, locate_existing
-from shoal.shard._index import ShardIndex, load_index, members_of, save_index
+from shoal.shard._index import load_index, save_index
 from shoal.shard._journal import commit_staged, staging_url
 from shoal.shard._manifest import Manifest, ShardRecord, manifest_url, record_of, save_manifest
 from shoal.shard._member_names import WEBDATASET_RULE, KeyRule, split_name
 from shoal.shard._open_shards import find_index, index_shard, index_url
 from shoal.shard._shard import Decoders
+from shoal.shard._shard_rows import ShardRows, members_of
 from shoal.shard._verify import Problem, ShardReport, VerifyOptions, verify_shard
 from shoal.shard._writer import write_shard
 from shoal.store._base import ObjectReader, ObjectWriter
@@ -174,7 +175,7 @@ class _PreparedRepair:
 
     task: RepairTask
     repair: ShardRepair
-    index: ShardIndex | None = None
+    index: ShardRows | None = None
     staged: str | None = None
     """Where the new tar is, with its index next to it."""
     sha256: str | None = None
@@ -258,7 +259,7 @@ class RepairPlan:
 
     action: Action
     reasons: tuple[str, ...] = ()
-    index: ShardIndex | None = None
+    index: ShardRows | None = None
     """The index of the shard; the new one where it is reindexed."""
     salvage: Salvage | None = None
     compression: str | None = None
@@ -293,7 +294,7 @@ def _format_without_shard(problem: Problem) -> str:
     return str(replace(problem, shard="")).replace(" (shard )", "").replace("shard , ", "")
 
 
-def _load_index(task: RepairTask, reader: ObjectReader) -> tuple[ShardIndex | None, list[str]]:
+def _load_index(task: RepairTask, reader: ObjectReader) -> tuple[ShardRows | None, list[str]]:
     """Return the shard's index, and the problems of loading it where there should be one."""
     try:
         if task.sidecar is not None:
@@ -312,7 +313,7 @@ class _RepairPlanner:
     task: RepairTask
     options: RepairOptions
     reader: ObjectReader
-    index: ShardIndex | None
+    index: ShardRows | None
     tar: UnpackedTar
 
     def plan(self, report: ShardReport, index_is_wrong: bool) -> RepairPlan:
@@ -328,7 +329,7 @@ class _RepairPlanner:
             return self._plan_by_checksums(self.index)
         return self._plan_rewrite(self._salvage_by_structure())
 
-    def _plan_undamaged(self, index: ShardIndex) -> RepairPlan:
+    def _plan_undamaged(self, index: ShardRows) -> RepairPlan:
         """Tar and index agree: only the manifest may be wrong."""
         record, facts = self.task.record, index.facts
         if record is None or (record.samples, record.bytes) == (len(index), facts.size):
@@ -349,7 +350,7 @@ class _RepairPlanner:
     def _first_run(self) -> MemberRun:
         return first_member_run(self.tar.tar, self.tar.size, self.task.rule.encoding)
 
-    def _plan_by_checksums(self, index: ShardIndex) -> RepairPlan:
+    def _plan_by_checksums(self, index: ShardRows) -> RepairPlan:
         trust = self.options.trust
         if trust == "tar":
             return self._plan_reindex()
@@ -358,7 +359,7 @@ class _RepairPlanner:
             return self._plan_reindex()
         return self._plan_rewrite(salvage)
 
-    def _was_replaced(self, index: ShardIndex, salvage: Salvage) -> bool:
+    def _was_replaced(self, index: ShardRows, salvage: Salvage) -> bool:
         """Whether the tar was replaced by another valid one after it was indexed, so that the index is wrong.
 
         Damage neither makes a tar longer nor changes most of it and leaves it valid.
@@ -367,7 +368,7 @@ class _RepairPlanner:
         mostly_other = 2 * len(salvage.saved) < len(index)
         return (longer or mostly_other) and self._has_unknown_members(index) and self._is_valid_without_index()
 
-    def _has_unknown_members(self, index: ShardIndex) -> bool:
+    def _has_unknown_members(self, index: ShardRows) -> bool:
         """Whether there are members with a name or size that is not in the index, which damage does not make."""
         known = {
             (key, member.field, member.size)
@@ -458,7 +459,7 @@ def _work_folder(target: _RepairTarget) -> str:
     return join_url(target.output, _SIDECAR_FOLDER, "repair")
 
 
-def _write_new_shard(task: RepairTask, plan: RepairPlan, target: _RepairTarget) -> tuple[str, ShardIndex]:
+def _write_new_shard(task: RepairTask, plan: RepairPlan, target: _RepairTarget) -> tuple[str, ShardRows]:
     """Write the new shard to the work folder."""
     url = join_url(_work_folder(target), hashlib.sha256(task.path.encode()).hexdigest()[:16], "shard.tar")
     metadata = None if target.manifest is None else target.manifest.metadata
@@ -531,7 +532,7 @@ def rewrite(
     rule: KeyRule = WEBDATASET_RULE,
     compression: str | None = None,
     metadata: Mapping[str, Any] | None = None,
-) -> ShardIndex:
+) -> ShardRows:
     """Write ``samples``, whose bytes are in ``tar``, as the shard ``url`` with its index, and verify both.
 
     Members keep their names. Where those are what shoal itself would write, the shard is as ShardWriter writes it.
@@ -555,7 +556,7 @@ def _write_with_shard_writer(
     rule: KeyRule,
     compression: str | None,
     metadata: Mapping[str, Any] | None,
-) -> ShardIndex:
+) -> ShardRows:
     if rule != WEBDATASET_RULE or not all(map(_has_plain_names, samples)):
         raise WriteError("not as shoal writes")
     contents = (
@@ -581,7 +582,7 @@ def _read_member(tar: TarReader, member: IntactMember) -> bytes:
 
 def _write_with_tarfile(
     url: str, samples: Sequence[SavedSample], tar: TarReader, rule: KeyRule, compression: str | None
-) -> ShardIndex:
+) -> ShardRows:
     """Write members with any names."""
     writer = store_for(url).create(url)
     try:

@@ -27,8 +27,8 @@ import numpy as np
 from shoal._typing import IntArray
 from shoal.errors import MissingExtraError, ShoalError, TarError
 from shoal.shard._compression import decompressed, reader_stream, sniff
-from shoal.shard._index import Blocks, ShardIndex, members_of
 from shoal.shard._member_names import KeyRule, split_name
+from shoal.shard._shard_rows import Blocks, ShardRows, members_of
 from shoal.shard._tar_scan import Chunk, ScanOptions, UnreadableRange, scan
 from shoal.store._base import ObjectReader
 
@@ -84,7 +84,7 @@ class UnpackedTar:
 
 
 @contextmanager
-def open_tar(reader: ObjectReader, index: ShardIndex | None) -> Iterator[UnpackedTar]:
+def open_tar(reader: ObjectReader, index: ShardRows | None) -> Iterator[UnpackedTar]:
     """Open the tar of a shard: the object itself, or a temporary file with the decompressed bytes.
 
     Where the index has blocks that can be decompressed alone, damage affects no other block: each is written at its
@@ -373,7 +373,7 @@ class Salvage:
     """How many members were found elsewhere than the index says."""
 
 
-def has_checksums(index: ShardIndex) -> bool:
+def has_checksums(index: ShardRows) -> bool:
     """Whether the index has a checksum for every member; imported ones have not."""
     return all(extents.crc is not None for extents in index.fields.values())
 
@@ -389,7 +389,7 @@ class _IndexedMember:
     crc: int
 
 
-def salvage_by_checksums(tar: TarReader, size: int, index: ShardIndex) -> Salvage:
+def salvage_by_checksums(tar: TarReader, size: int, index: ShardRows) -> Salvage:
     """Return every sample whose members are intact by their crc32, and why the others are lost."""
     members = sorted(_indexed_members(index), key=lambda each: each.offset)
     in_place = _are_intact(tar, members)
@@ -416,7 +416,7 @@ def salvage_by_checksums(tar: TarReader, size: int, index: ShardIndex) -> Salvag
     return Salvage(tuple(saved), tuple(lost), "checksums", moved)
 
 
-def _indexed_members(index: ShardIndex) -> Iterator[_IndexedMember]:
+def _indexed_members(index: ShardRows) -> Iterator[_IndexedMember]:
     for name, extents in index.fields.items():
         rows = np.flatnonzero(extents.offset)
         assert extents.crc is not None  # noqa: S101 - checked by the caller
@@ -503,7 +503,7 @@ class _Group:
         return tuple(sorted(member.field for member in self.members))
 
 
-def salvage_by_structure(tar: TarReader, size: int, rule: KeyRule, index: ShardIndex | None = None) -> Salvage:
+def salvage_by_structure(tar: TarReader, size: int, rule: KeyRule, index: ShardRows | None = None) -> Salvage:
     """Return every sample whose headers are in order; an ``index`` without checksums must agree where given.
 
     Left out are:
@@ -652,7 +652,7 @@ def _merge_spread_groups(groups: list[_Group], is_damaged: bool) -> list[_Group]
     return list(merged.values())
 
 
-def _doubt_unlike_index(groups: list[_Group], index: ShardIndex) -> list[_Group]:
+def _doubt_unlike_index(groups: list[_Group], index: ShardRows) -> list[_Group]:
     """Doubt samples whose keys, fields, offsets or sizes are not those of the index."""
     known = {
         (key, frozenset((member.field, member.offset, member.size) for member in members_of(index, row)))
@@ -666,7 +666,7 @@ def _doubt_unlike_index(groups: list[_Group], index: ShardIndex) -> list[_Group]
     ]
 
 
-def _lost_without_headers(groups: list[_Group], index: ShardIndex | None) -> tuple[LostSample, ...]:
+def _lost_without_headers(groups: list[_Group], index: ShardRows | None) -> tuple[LostSample, ...]:
     if index is None:
         return ()
     present = {group.key for group in groups}

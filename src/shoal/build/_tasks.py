@@ -20,7 +20,8 @@ from shoal.shard._manifest import ShardRecord
 from shoal.shard._member_names import META_MEMBER, check_key
 from shoal.shard._open_shards import index_url
 from shoal.shard._shard_file import EncodedSample, SampleEncoder, ShardFile, WrittenShard
-from shoal.shard._source import ShardRef, ShardSource
+from shoal.shard._source import ShardSource
+from shoal.shard._table import ShardRef
 from shoal.store._url import join_url
 
 from ._digests import digest_function

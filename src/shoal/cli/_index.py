@@ -21,12 +21,13 @@ from shoal.shard._foreign_formats import (
     import_energon,
     import_wids,
 )
-from shoal.shard._index import ShardIndex, save_index
+from shoal.shard._index import save_index
 from shoal.shard._manifest import Manifest, load_manifest, manifest_url, merge_shards, record_of, update_manifest
 from shoal.shard._member_names import WEBDATASET_RULE, KeyRule
 from shoal.shard._open_shards import cached_index_url, fitting_index, index_shard, index_url
-from shoal.shard._source import ShardRef
+from shoal.shard._shard_rows import ShardRows
 from shoal.shard._split_names import split_of
+from shoal.shard._table import ShardRef
 from shoal.store._base import ObjectReader
 from shoal.store._registry import store_for
 from shoal.store._url import base_name, join_url, parent_url, relative_url
@@ -46,7 +47,7 @@ class _IndexedShard:
     shard: str
     stored: str
     state: Literal["kept", "indexed", "imported"]
-    index: ShardIndex
+    index: ShardRows
     split: str | None = None
     """The split, where ``split.yaml`` lists it."""
 
@@ -161,7 +162,7 @@ def _rule(located: ShardList) -> KeyRule:
     return WEBDATASET_RULE if located.manifest is None else located.manifest.rule
 
 
-def _import_index(url: str, reader: ObjectReader, located: ShardList, source: Literal["energon", "dali"]) -> ShardIndex:
+def _import_index(url: str, reader: ObjectReader, located: ShardList, source: Literal["energon", "dali"]) -> ShardRows:
     if source == "dali":
         return import_dali(_dali_url(url), url, reader, _rule(located))
     beside, database = f"{url}.idx", join_url(located.root or parent_url(url), ".nv-meta", "index.sqlite")

@@ -21,8 +21,8 @@ import typer
 from shoal.dataset._dataset import Dataset
 from shoal.dataset._tabular import ColumnSummary
 from shoal.errors import FieldError, OptionError, SampleKeyError, ShoalError
-from shoal.shard._index import members_of
 from shoal.shard._manifest import ShardRecord, record_of
+from shoal.shard._shard_rows import members_of
 from shoal.shard._source import ShardSource
 from shoal.shard._split_names import split_of
 from shoal.store._registry import store_for

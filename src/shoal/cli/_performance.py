@@ -30,7 +30,8 @@ from shoal.load._stats import LoaderStats
 from shoal.shard._manifest import Manifest
 from shoal.shard._member_names import WEBDATASET_RULE
 from shoal.shard._shard import Sample
-from shoal.shard._source import ShardRef, ShardSource
+from shoal.shard._source import ShardSource
+from shoal.shard._table import ShardRef
 from shoal.shard._writer import ShardWriter
 from shoal.store._registry import store_for
 from shoal.store._url import local_path, parent_url, scheme_of

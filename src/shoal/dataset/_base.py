@@ -212,7 +212,7 @@ class DatasetBase(Generic[T]):
         if isinstance(names, str):
             raise OptionError("fields are a list of names", expected=f"[{names!r}]", found=repr(names))
         # The first shard often knows them all; only else are the others asked.
-        first = self.source.first_fields if names and isinstance(self.source, ShardSource) else ()
+        first = self.source.index.first_fields if names and isinstance(self.source, ShardSource) else ()
         missing = [name for name in names if name not in first]
         if missing and (unknown := [name for name in missing if name not in self.source.fields]):
             known = self.source.fields
@@ -371,7 +371,7 @@ class DatasetBase(Generic[T]):
             return tuple(schema_of(reading.sample_type).names)
         if reading.convert is not None or reading.sample_type is not dict:
             return None
-        known = source.first_fields if isinstance(source, ShardSource) and not complete else source.fields
+        known = source.index.first_fields if isinstance(source, ShardSource) and not complete else source.fields
         chosen = self._description.fields
         return ("__key__", "__url__", *(name for name in known if chosen is None or name in chosen))
 

@@ -18,8 +18,9 @@ from shoal.sample._annotations import is_record, schema_of
 from shoal.schema._json_schema import schema_hash
 from shoal.shard._manifest import Manifest
 from shoal.shard._shard import Decoders, Sample
-from shoal.shard._source import ShardSource, Source, join_columns, refuse_unknown_column
+from shoal.shard._source import ShardSource, Source
 from shoal.shard._stream import ErrorLog
+from shoal.shard._table import join_columns, refuse_unknown_column
 
 from ._description import CompositeDescription, Step, digest_of
 from ._metadata import metadata_table

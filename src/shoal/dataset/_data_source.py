@@ -16,7 +16,8 @@ from urllib.parse import quote
 from shoal.errors import ObjectNotFoundError, ShoalError, StoreError
 from shoal.protocols import DataSource
 from shoal.shard._member_names import WEBDATASET_RULE, KeyRule
-from shoal.shard._source import ShardRef, ShardSource
+from shoal.shard._source import ShardSource
+from shoal.shard._table import ShardRef
 from shoal.store._base import ObjectInfo, ObjectReader
 from shoal.store._read_only import ReadOnlyStore, RenamedReader
 from shoal.store._registry import register_store, store_for

@@ -83,7 +83,7 @@ def refuse_unmatched(spec: DecodeSpec, source: Source) -> None:
     Where only opening all shards would tell, a ShoalWarning says that the first one has it not.
     """
     try:
-        first = source.first_fields if isinstance(source, ShardSource) else source.fields
+        first = source.index.first_fields if isinstance(source, ShardSource) else source.fields
     except (TarError, ShardIndexError):  # reported, or skipped, when samples are read
         return
     missing = unmatched(spec, first) if first else ()
@@ -133,7 +133,7 @@ def stored_type_of(source: Source, asked: type[Any] | None) -> type[Any]:
 def _first_fields(source: Source) -> tuple[str, ...]:
     """The fields of the first shard. To ask all shards would index a whole folder before the first sample."""
     try:
-        return source.first_fields if isinstance(source, ShardSource) else source.fields
+        return source.index.first_fields if isinstance(source, ShardSource) else source.fields
     except (TarError, ShardIndexError):  # reported, or skipped, when samples are read
         return ()
 

@@ -234,7 +234,7 @@ def format_repr(description: Description, opened: OpenSource, rows: IntArray | N
     """Return ``Dataset('data', 120 of 1,000 samples, where(width >= 512), map(f))``. Nothing is opened."""
     count = []
     if rows is not None:
-        total = opened.source.known_length if opened.is_open and isinstance(opened.source, ShardSource) else None
+        total = opened.source.index.known_length if opened.is_open and isinstance(opened.source, ShardSource) else None
         count = [f"{len(rows):,} samples" if total is None else f"{len(rows):,} of {total:,} samples"]
     path, steps = _format_path(description.path), (step.shown for step in description.steps)
     return f"Dataset({', '.join([path, *count, *steps])})"

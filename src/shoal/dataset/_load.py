@@ -15,7 +15,7 @@ from shoal.errors import CatalogError, CatalogKeyError, FormatError, ObjectNotFo
 from shoal.formats._registry import detect, has_format
 from shoal.protocols import DataFiles, DataSource
 from shoal.shard._discovery import ShardList, files_below, is_dataset_folder, locate_shards, shards_by_split
-from shoal.shard._source import ShardRef
+from shoal.shard._table import ShardRef
 from shoal.store._pattern import expand_pattern
 from shoal.store._registry import store_for
 from shoal.store._url import base_name, join_url, parent_url, scheme_of

@@ -34,7 +34,8 @@ from shoal.schema._types import (
     StrType,
 )
 from shoal.shard._arrow_arrays import as_floats
-from shoal.shard._source import ShardSource, column_error, join_columns
+from shoal.shard._source import ShardSource
+from shoal.shard._table import column_error, join_columns
 
 from ._column_stages import columns_of_sample
 from ._decoding import PAYLOAD

@@ -22,8 +22,8 @@ import pyarrow as pa
 from shoal._typing import IntArray
 from shoal.errors import FormatError, ManifestError, ObjectNotFoundError, ShoalWarning, StoreError
 from shoal.shard._discovery import is_dataset_folder
-from shoal.shard._index import IndexMetadata, ShardIndex
 from shoal.shard._manifest import Manifest, load_manifest
+from shoal.shard._shard_rows import IndexMetadata, ShardRows
 from shoal.shard._source import ShardSource, Source
 from shoal.store._registry import store_for
 from shoal.store._url import base_name, join_url, parent_url, scheme_of
@@ -196,7 +196,7 @@ def _deleted_rows(source: ShardSource, by_url: Mapping[str, _ShardTombstones]) -
     return np.concatenate(found)
 
 
-def _check_keys(url: str, index: ShardIndex, stones: _ShardTombstones) -> None:
+def _check_keys(url: str, index: ShardRows, stones: _ShardTombstones) -> None:
     """Raise ManifestError where a row is another sample now, as under another key rule."""
     rows = [row for row in stones.rows if 0 <= row < len(index)]
     keys = index.keys.take(pa.array(rows, pa.int64())).to_pylist()

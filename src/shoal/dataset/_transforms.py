@@ -17,7 +17,8 @@ from shoal.errors import ColumnError, FieldError, OptionError, QueryError
 from shoal.load._loader import DataLoader
 from shoal.load._options import Auto
 from shoal.sample._lens import Lens, default_network
-from shoal.shard._source import ShardSource, Source, refuse_unknown_column
+from shoal.shard._source import ShardSource, Source
+from shoal.shard._table import refuse_unknown_column
 
 from ._base import DatasetBase, positions_in
 from ._column_stages import Drop, Keep, Rename, names_after, origin_of

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from shoal._typing import IntArray
 from shoal.errors import DecodeError
-from shoal.shard._source import column_error, join_columns, refuse_unknown_column
+from shoal.shard._table import column_error, join_columns, refuse_unknown_column
 from shoal.store._base import ObjectReader
 
 from ._sources import KEY, PartSource, RangeFile, Values, file_for

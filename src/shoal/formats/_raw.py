@@ -13,8 +13,8 @@ import pyarrow as pa
 from shoal._typing import IntArray
 from shoal.errors import FormatError, SampleKeyError, ShoalError
 from shoal.shard._shard import Decoders, Sample
-from shoal.shard._source import checked_rows, column_error
 from shoal.shard._stream import ErrorLog
+from shoal.shard._table import checked_rows, column_error
 from shoal.store._base import ObjectInfo
 from shoal.store._registry import store_for
 from shoal.store._url import base_name, local_path, relative_url, scheme_of

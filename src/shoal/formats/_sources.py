@@ -31,9 +31,9 @@ from shoal.errors import (
 from shoal.shard._discovery import files_below
 from shoal.shard._member_names import key_hint
 from shoal.shard._shard import Decoders, Sample
-from shoal.shard._source import checked_rows, column_error
 from shoal.shard._split_names import split_alias, split_of
 from shoal.shard._stream import ErrorLog
+from shoal.shard._table import checked_rows, column_error
 from shoal.store._base import ObjectInfo, ObjectReader
 from shoal.store._cache import cache_dir, count_added, mark_used
 from shoal.store._options import options_for

@@ -23,9 +23,10 @@ from shoal.codec._arrays import decode_npy
 from shoal.dataset._dataset import Dataset
 from shoal.errors import CodecError, FormatError, MissingExtraError
 from shoal.schema._json_schema import schema_from_json
-from shoal.shard._index import members_of
 from shoal.shard._manifest import Manifest, ShardRecord
-from shoal.shard._source import ShardRef, ShardSource
+from shoal.shard._shard_rows import members_of
+from shoal.shard._source import ShardSource
+from shoal.shard._table import ShardRef
 
 from ._content import Content, HubFolder, content_of, index_path, raw_rows
 

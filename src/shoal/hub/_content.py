@@ -17,10 +17,12 @@ from shoal.errors import FieldError, ObjectNotFoundError, OptionError
 from shoal.schema._json_schema import schema_to_json
 from shoal.shard._copy import copy_samples
 from shoal.shard._discovery import SHARD_ENDINGS, locate_shards
-from shoal.shard._index import ShardIndex, load_index, save_index
+from shoal.shard._index import load_index, save_index
 from shoal.shard._manifest import Manifest, ShardRecord, load_manifest, manifest_url, merge_shards, record_of
 from shoal.shard._open_shards import index_shard, index_url
-from shoal.shard._source import ShardRef, ShardSource, Source
+from shoal.shard._shard_rows import ShardRows
+from shoal.shard._source import ShardSource, Source
+from shoal.shard._table import ShardRef
 from shoal.shard._writer import ShardWriter
 from shoal.store._registry import store_for
 from shoal.store._url import base_name, join_url, parent_url, relative_url
@@ -104,7 +106,7 @@ def compacted(content: Content, staging: str) -> Content:
     return replace(content, manifest=replace(content.manifest, splits=splits), files=files, deleted={})
 
 
-def _without_rows(content: Content, path: str, deleted: IntArray, staging: str) -> ShardIndex | None:
+def _without_rows(content: Content, path: str, deleted: IntArray, staging: str) -> ShardRows | None:
     """Write a shard without some of its samples, and its index; None where none is left."""
     rule, target = content.manifest.rule, join_url(staging, path)
     source = ShardSource([ShardRef(content.files[path], None, content.files[index_path(path)], rule)], rule=rule)
@@ -120,7 +122,7 @@ def _without_rows(content: Content, path: str, deleted: IntArray, staging: str) 
     return index
 
 
-def _rewritten(target: str, source: ShardSource, rows: IntArray) -> ShardIndex:
+def _rewritten(target: str, source: ShardSource, rows: IntArray) -> ShardRows:
     with ShardWriter(target, max_samples=len(rows), max_bytes=1 << 62) as writer:
         for sample in raw_rows(source, rows, None, _RUN_BYTES / _MAX_REWRITE_ROWS):
             writer.write(sample)

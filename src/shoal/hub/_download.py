@@ -26,8 +26,9 @@ from shoal.shard._compression import fitting_compression
 from shoal.shard._discovery import SHARD_ENDINGS, locate_shards
 from shoal.shard._manifest import Manifest, ShardRecord, load_manifest, merge_shards, record_of, update_manifest
 from shoal.shard._open_shards import index_url
-from shoal.shard._source import ShardRef, ShardSource
+from shoal.shard._source import ShardSource
 from shoal.shard._split_names import split_alias
+from shoal.shard._table import ShardRef
 from shoal.shard._writer import write_shard
 from shoal.store._huggingface import HubFile, HubStore
 from shoal.store._operations import Progress, Transferred

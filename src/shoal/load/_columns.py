@@ -33,7 +33,8 @@ from shoal.shard._extents import RowLabels, join_extents, shard_extents
 from shoal.shard._memory_cache import ShardMemoryCache
 from shoal.shard._read import BytesColumn, columns_of, fetch, read_scattered
 from shoal.shard._read_plan import plan_reads
-from shoal.shard._source import ShardSource, checked_rows
+from shoal.shard._source import ShardSource
+from shoal.shard._table import checked_rows
 
 from ._buffers import BufferPool, shared_buffers
 from ._msgpack_scan import (

@@ -28,7 +28,7 @@ from shoal.shard._discovery import SHARD_ENDINGS, locate_shards
 from shoal.shard._index import save_index
 from shoal.shard._manifest import Manifest, ShardRecord, load_manifest, update_manifest
 from shoal.shard._open_shards import fitting_index, index_shard, index_url
-from shoal.shard._source import ShardRef
+from shoal.shard._table import ShardRef
 from shoal.store._base import ObjectWriter
 from shoal.store._registry import store_for
 from shoal.store._url import join_url

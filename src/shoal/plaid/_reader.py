@@ -29,14 +29,15 @@ from shoal.errors import (
     ShoalError,
     TarError,
 )
-from shoal.shard._index import rows_per_read
 from shoal.shard._manifest import Manifest, ShardRecord, load_manifest
 from shoal.shard._member_names import WEBDATASET_RULE, KeyRule
 from shoal.shard._open_shards import index_url
 from shoal.shard._read import fetch, samples_of
 from shoal.shard._read_plan import is_run, plan_reads
 from shoal.shard._shard import Sample
-from shoal.shard._source import ShardRef, ShardSource
+from shoal.shard._shard_rows import rows_per_read
+from shoal.shard._source import ShardSource
+from shoal.shard._table import ShardRef
 from shoal.store._registry import is_remote, store_for
 from shoal.store._url import join_url, relative_url, scheme_of
 

@@ -30,18 +30,7 @@ from ._foreign_formats import (
     import_energon,
     import_wids,
 )
-from ._index import (
-    Blocks,
-    FieldExtents,
-    IndexMetadata,
-    Member,
-    ShardIndex,
-    damaged,
-    field_totals,
-    load_index,
-    members_of,
-    save_index,
-)
+from ._index import load_index, save_index
 from ._index_build import build_index
 from ._journal import UnfinishedWrite, commit_staged, recover, staging_url, unfinished_writes
 from ._manifest import (
@@ -63,20 +52,13 @@ from ._read import BytesColumn
 from ._read_plan import ReadCost
 from ._shard import Decoders, Sample, Shard
 from ._shard_file import EncodedSample, SampleEncoder, ShardFile, WrittenShard
+from ._shard_rows import Blocks, FieldExtents, IndexMetadata, Member, ShardRows, damaged, field_totals, members_of
 from ._sharding_service import ShardingService
 from ._shuffle_window import ReadSchedule, SampleWindow
-from ._source import (
-    FieldSelector,
-    ShardRef,
-    ShardSource,
-    Source,
-    checked_rows,
-    column_error,
-    join_columns,
-    refuse_unknown_column,
-)
+from ._source import FieldSelector, ShardSource, Source
 from ._split_names import find_split, split_alias, split_of
 from ._stream import ErrorLog, ErrorPolicy, OnError, SampleStream, StreamOptions
+from ._table import ShardRef, checked_rows, column_error, join_columns, refuse_unknown_column
 from ._tar_header import BLOCK
 from ._tar_scan import Chunk, Feed, ReaderFeed, ScanOptions, StreamFeed, SupportsRead, UnreadableRange, scan
 from ._verify import Problem, ShardReport, VerifyOptions, verify_dataset, verify_shard, with_hashes
@@ -117,12 +99,12 @@ __all__ = [
     "ScatterSpec",
     "Shard",
     "ShardFile",
-    "ShardIndex",
     "ShardList",
     "ShardMemoryCache",
     "ShardRecord",
     "ShardRef",
     "ShardReport",
+    "ShardRows",
     "ShardSource",
     "ShardWriter",
     "ShardingService",

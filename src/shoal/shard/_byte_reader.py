@@ -23,7 +23,7 @@ from shoal.errors import TarError, TruncatedError
 from shoal.store._base import ObjectReader, ScatterReader
 
 from ._compression import decompress_block
-from ._index import Blocks
+from ._shard_rows import Blocks
 
 __all__ = ["CompressedBytes", "PlainBytes", "ScatterSpec", "TarBytes", "keep_freed_memory", "read_cut"]
 

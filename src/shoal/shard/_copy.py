@@ -28,12 +28,12 @@ from shoal.store._registry import store_for
 from ._arrow_arrays import common_type
 from ._background_thread import WriteBehindBuffer
 from ._byte_reader import PlainBytes
-from ._index import FieldExtents, IndexMetadata, LongExtents, ShardIndex, damaged, field_totals
 from ._index_build import MOST_WIDE_FIELDS, BlockCutter
 from ._member_names import WEBDATASET_RULE
 from ._metadata_columns import MOST_COLUMNS
 from ._shard import Shard
 from ._shard_file import WrittenShard, end_marker
+from ._shard_rows import FieldExtents, IndexMetadata, LongExtents, ShardRows, damaged, field_totals
 from ._source import ShardSource
 from ._tar_header import BLOCK, lay_out, padded
 from ._tar_scan import Chunk, StreamFeed, scan
@@ -230,7 +230,7 @@ def _check_headers(shards: _SourceShards, runs: list[CopyRun], data: memoryview)
         raise HeaderError("headers are not those that were indexed", shard=urls[0] if len(urls) == 1 else None)
 
 
-def _offsets(index: ShardIndex, run: CopyRun, base: int) -> IntArray:
+def _offsets(index: ShardRows, run: CopyRun, base: int) -> IntArray:
     """Where the members of a run are, in a buffer that starts at ``base`` of the new tar."""
     parts = [part.offset[run.first : run.last].astype(np.int64) for part in index.fields.values()]
     offsets = np.concatenate(parts)
@@ -255,7 +255,7 @@ class _TarWriter:
         self._writer.write(data)
         self._size += len(data)
 
-    def commit(self, index: ShardIndex, durable: bool) -> WrittenShard:
+    def commit(self, index: ShardRows, durable: bool) -> WrittenShard:
         """End the tar, show it under its name, and tell its index what it is."""
         self.write(memoryview(end_marker(self._size)))
         self._writer.commit(durable=durable)
@@ -268,10 +268,10 @@ class _TarWriter:
         self._writer.abort()
 
 
-_Picks = Sequence[tuple[ShardIndex, CopyRun]]
+_Picks = Sequence[tuple[ShardRows, CopyRun]]
 
 
-def join_indexes(picks: _Picks) -> ShardIndex | None:
+def join_indexes(picks: _Picks) -> ShardRows | None:
     """The rows of all runs as one index, offsets as they are in the new tar.
 
     None where they cannot be one: a key is there twice, or there are too many fields. What concerns the new tar as a
@@ -284,7 +284,7 @@ def join_indexes(picks: _Picks) -> ShardIndex | None:
     if len(fields) > MOST_WIDE_FIELDS:
         return None
     columns, facts = _join_columns(picks, fields)
-    return ShardIndex(facts, keys, fields, columns, None)
+    return ShardRows(facts, keys, fields, columns, None)
 
 
 def _join_fields(picks: _Picks) -> dict[str, FieldExtents]:
@@ -369,7 +369,7 @@ def _belongs_to(column: str, fields: Iterable[str]) -> bool:
     return any(column == field or column.startswith(f"{field}.") for field in fields)
 
 
-def sample_spans(index: ShardIndex) -> tuple[IntArray, IntArray]:
+def sample_spans(index: ShardRows) -> tuple[IntArray, IntArray]:
     """Where each sample's bytes start and stop in the tar, headers and padding included."""
     if not len(index):
         return np.empty(0, np.int64), np.empty(0, np.int64)
@@ -380,7 +380,7 @@ def sample_spans(index: ShardIndex) -> tuple[IntArray, IntArray]:
     return np.concatenate(([0], stops[:-1])), stops
 
 
-def can_copy(index: ShardIndex) -> bool:
+def can_copy(index: ShardRows) -> bool:
     """Whether samples of the shard can be copied as bytes: each a run of neighbours, nothing else between them."""
     return (
         index.blocks is not None
@@ -396,7 +396,7 @@ class CopySource:
     """What copying needs of a shard that is not open: its index, and where its samples are."""
 
     url: str
-    index: ShardIndex
+    index: ShardRows
     starts: IntArray
     stops: IntArray
     copies: bool

@@ -18,8 +18,8 @@ from ._energon_splits import ENERGON_SPLITS, load_energon_splits
 from ._journal import is_unfinished, recover
 from ._manifest import Manifest, ShardRecord, load_manifest, manifest_url
 from ._open_shards import SIDECAR_FOLDER, index_url
-from ._source import ShardRef
 from ._split_names import find_split, split_alias, split_of
+from ._table import ShardRef
 
 __all__ = [
     "SHARD_ENDINGS",

@@ -12,8 +12,8 @@ import numpy as np
 from shoal._typing import IntArray
 
 from ._arrow_arrays import as_arrow
-from ._index import LongExtents, ShardIndex
 from ._shard import Shard
+from ._shard_rows import LongExtents, ShardRows
 
 __all__ = ["ExtentTable", "Extents", "RowLabels", "Rows", "join_extents", "missing_in", "shard_extents", "take_rows"]
 
@@ -29,7 +29,7 @@ _MEMBER_BYTES = 24
 class RowLabels:
     """The shards and keys of some rows. It does not keep the shards open."""
 
-    indexes: Mapping[int, tuple[str, ShardIndex]]
+    indexes: Mapping[int, tuple[str, ShardRows]]
     """URL and index of the shards, by number."""
     shard_numbers: IntArray
     rows: IntArray

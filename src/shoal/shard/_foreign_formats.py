@@ -34,9 +34,9 @@ from shoal.store._registry import store_for
 from shoal.store._url import join_url, local_path, parent_url, relative_url, scheme_of
 
 from ._foreign_index import SCAN_INSTEAD, ForeignIndex, Tar, TarMembers, import_foreign, walk_headers
-from ._index import ShardIndex
 from ._index_build import MemberColumns, member_columns
 from ._member_names import WEBDATASET_RULE, Grouper, KeyRule
+from ._shard_rows import ShardRows
 from ._tar_header import BLOCK
 
 __all__ = [
@@ -175,7 +175,7 @@ def _split_root(url: str) -> tuple[str, str]:
     return f"{scheme}://{host}/", f"/{path}"
 
 
-def check_wids(shard: WidsShard, index: ShardIndex) -> None:
+def check_wids(shard: WidsShard, index: ShardRows) -> None:
     """Raise StaleIndexError when a shard, by its own index, is not what the wids index says of it."""
     facts = (("bytes", shard.filesize, index.facts.size), ("samples", shard.nsamples, len(index)))
     for what, stated, found in facts:
@@ -212,7 +212,7 @@ def _relative_to(folder: str, url: str) -> str:
 _SQLITE = b"SQLite format 3\0"
 
 
-def import_energon(index_url: str, shard_url: str, reader: ObjectReader, rule: KeyRule = WEBDATASET_RULE) -> ShardIndex:
+def import_energon(index_url: str, shard_url: str, reader: ObjectReader, rule: KeyRule = WEBDATASET_RULE) -> ShardRows:
     """The index of a shard from Energon's ``X.tar.idx`` or from its ``.nv-meta/index.sqlite``.
 
     Which of the two it is, its content tells. A database that lists the members needs only a few headers of the tar;
@@ -253,7 +253,7 @@ def _parse_bounds(data: bytes, index_url: str, tar: Tar) -> IntArray:
     return bounds.astype(np.int64)
 
 
-def _from_bounds(bounds: IntArray, tar: Tar) -> ShardIndex:
+def _from_bounds(bounds: IntArray, tar: Tar) -> ShardRows:
     """The tar's own headers say what is in each sample; its samples must be the ones stated."""
     walked = walk_headers(tar)
     samples, first = _energon_samples(walked, tar.rule.encoding)
@@ -286,7 +286,7 @@ class _Info(msgspec.Struct, frozen=True):
     shard_counts: dict[str, int]
 
 
-def _from_database(sqlite_url: str, tar: Tar) -> ShardIndex:
+def _from_database(sqlite_url: str, tar: Tar) -> ShardRows:
     number, count = _shard_number(sqlite_url, tar.url)
     with _database(sqlite_url, tar) as connection:
         query = "SELECT sample_key, sample_index, byte_offset, byte_size FROM samples WHERE tar_file_id = ?"
@@ -379,7 +379,7 @@ def _check_inside(foreign: ForeignIndex, bounds: IntArray, tar: Tar) -> None:
         )
 
 
-def export_tar_idx(index: ShardIndex, url: str, reader: ObjectReader) -> None:
+def export_tar_idx(index: ShardRows, url: str, reader: ObjectReader) -> None:
     """Write Energon's ``X.tar.idx`` of the shard open in ``reader`` to ``url``.
 
     Headers are read only where the index does not tell how long they are (PAX, GNU). Raises WriteError when Energon
@@ -442,7 +442,7 @@ class _Component:
     name: bytes | None
 
 
-def import_dali(idx_url: str, shard_url: str, reader: ObjectReader, rule: KeyRule = WEBDATASET_RULE) -> ShardIndex:
+def import_dali(idx_url: str, shard_url: str, reader: ObjectReader, rule: KeyRule = WEBDATASET_RULE) -> ShardRows:
     r"""The index of a shard from DALI's ``.idx`` file, versions 1.1 and 1.2.
 
     Version 1.2 needs only a few headers of the tar; version 1.1 has no names, so all headers are read. Raises
@@ -561,7 +561,7 @@ def _names_in_tar(tar: Tar, offsets: npt.NDArray[np.int64], sizes: npt.NDArray[n
     return [walked.names[position] for position in inside.tolist()]
 
 
-def export_dali_idx(index: ShardIndex, url: str) -> None:
+def export_dali_idx(index: ShardRows, url: str) -> None:
     """Write DALI's ``.idx`` (version 1.2) of a shard to ``url``.
 
     Names are made of key and field, as the index has them. Raises WriteError for what the layout cannot hold: no

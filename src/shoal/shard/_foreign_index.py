@@ -1,4 +1,4 @@
-"""Convert an index of another library into a `ShardIndex`, after checking it against the tar.
+"""Convert an index of another library into a `ShardRows`, after checking it against the tar.
 
 The tar may have changed since the index was made. So its offsets must be possible ones, and the tar must agree at its
 first sample, after its last one, and at members spread in between. Only headers are read, so an imported index has no
@@ -18,10 +18,10 @@ from shoal._typing import IntArray
 from shoal.errors import ShardIndexError, ShoalError, StaleIndexError, TarError
 from shoal.store._base import ObjectReader
 
-from ._index import FieldExtents, IndexMetadata, LongExtents, ShardIndex
 from ._index_build import MemberColumns, assemble, join_samples
 from ._member_names import WEBDATASET_RULE, Grouper, KeyRule, split_name
 from ._metadata_columns import ColumnCollector, extractor_for
+from ._shard_rows import FieldExtents, IndexMetadata, LongExtents, ShardRows
 from ._tar_header import BLOCK, MOST_PLAIN_SIZE, REGULAR, padded, parse_header
 from ._tar_scan import Chunk, Feed, ReaderFeed, ScanOptions, UnreadableRange, scan
 
@@ -69,7 +69,7 @@ class TarMembers:
     """Where the members end: the place of the end marker."""
 
 
-def import_foreign(foreign: ForeignIndex, tar: Tar) -> ShardIndex:
+def import_foreign(foreign: ForeignIndex, tar: Tar) -> ShardRows:
     """Check a foreign index against its tar and convert it.
 
     Raises ShardIndexError when the index is impossible, StaleIndexError when it does not fit the tar.
@@ -83,7 +83,7 @@ def import_foreign(foreign: ForeignIndex, tar: Tar) -> ShardIndex:
         raise error.at(shard=tar.url) from error.__cause__
 
 
-def _to_index(foreign: ForeignIndex, tar: Tar) -> ShardIndex:
+def _to_index(foreign: ForeignIndex, tar: Tar) -> ShardRows:
     skipped: Counter[str] = Counter()
     grouper = Grouper(tar.rule, skipped)
     grouped = grouper.add(foreign.names)
@@ -105,7 +105,7 @@ def _facts(tar: Tar, skipped: Counter[str], names: list[str]) -> IndexMetadata:
     return IndexMetadata(tar.reader.info.size, crc32(tar.reader.read(0, BLOCK)), tar.rule, None, counted, dropped)
 
 
-def _without_crcs(index: ShardIndex) -> ShardIndex:
+def _without_crcs(index: ShardRows) -> ShardRows:
     fields = index.fields
     if isinstance(fields, LongExtents):
         long = LongExtents(

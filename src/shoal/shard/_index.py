@@ -1,4 +1,4 @@
-"""`ShardIndex`: the index of one shard, how it is stored, and the checksum over it.
+"""How the index of a shard is stored, and the checksum over it.
 
 An index is one Arrow IPC file per shard, uncompressed, opened by memory map. Columns: ``key``, then per field its
 offset, size and crc, then the metadata columns. A column's role is in its Arrow field metadata (``role``), not only in
@@ -8,46 +8,25 @@ a crc32 of the index.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import asdict, fields
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from shoal._crc32 import crc32
-from shoal._typing import IntArray, UInt32Array, UInt64Array
-from shoal.errors import ChecksumError, ShardIndexError, StaleIndexError
-from shoal.store._base import ObjectInfo
+from shoal.errors import ShardIndexError
 from shoal.store._registry import store_for
 from shoal.store._url import local_path, scheme_of
 
 from ._arrow_arrays import as_arrow, as_numpy
-from ._member_names import WEBDATASET_RULE, KeyRule
+from ._member_names import KeyRule
+from ._shard_rows import REINDEX_HINT, Blocks, FieldExtents, IndexMetadata, LongExtents, ShardRows
 
-__all__ = [
-    "Blocks",
-    "FieldExtents",
-    "IndexMetadata",
-    "KnownIndex",
-    "LongExtents",
-    "Member",
-    "ShardIndex",
-    "damaged",
-    "decode_index",
-    "encode_index",
-    "field_totals",
-    "load_index",
-    "members_of",
-    "parts_of",
-    "row_extents",
-    "rows_per_read",
-    "save_index",
-    "spread",
-]
+__all__ = ["decode_index", "encode_index", "load_index", "parts_of", "save_index"]
 
 VERSION = 2
 _FACTS = b"shoal.facts"
@@ -67,180 +46,7 @@ _OFFSET_TYPES: dict[pa.DataType, type[np.signedinteger[Any]]] = {
 EXTENT_ROLES = (b"offset", b"size", b"crc")
 
 
-@dataclass(frozen=True, slots=True)
-class FieldExtents:
-    """Where one field lies in each sample. Offset 0 means the sample lacks it: no member's data starts there."""
-
-    offset: UInt64Array
-    size: UInt64Array
-    crc: UInt32Array | None
-
-
-@dataclass(frozen=True, slots=True)
-class Blocks:
-    """Runs of neighbouring samples, about two mebibytes each: the unit of sequential reading and of compression.
-
-    They tile the archive from its start to its end marker. ``rows``, ``offsets`` and ``stored`` have one entry more
-    than there are blocks, so that block ``i`` is ``[x[i], x[i + 1])``.
-    """
-
-    rows: IntArray
-    offsets: IntArray
-    crcs: UInt32Array
-    stored: IntArray | None = None
-    """Where each block starts in the compressed object; None when the object is the tar itself."""
-
-    def __len__(self) -> int:
-        return len(self.crcs)
-
-
-@dataclass(frozen=True, slots=True)
-class IndexMetadata:
-    """What is true of the whole shard."""
-
-    size: int
-    """Of the object, compressed or not."""
-    head_crc: int
-    """crc32 of the object's first 512 bytes. With the size, it tells when the tar was replaced."""
-    rule: KeyRule = WEBDATASET_RULE
-    compression: str | None = None
-    skipped: dict[str, int] = field(default_factory=dict)
-    dropped: dict[str, str] = field(default_factory=dict)
-    """Metadata columns that are not here, and why; of a field, all its columns."""
-    nested: Sequence[str] = ()
-    """Names under which a list or a mapping is in some sample: they have no column."""
-    unreadable: dict[str, list[int]] = field(default_factory=dict)
-    """Rows whose member does not decode, by field; their columns are null."""
-    complete: bool = True
-    """Whether a name that is neither a column, nor nested or dropped, is one that no sample has."""
-    version: int = VERSION
-
-    def unanswerable(self, column: str) -> str | None:
-        """Why a name that is not a column of the index may still have values in the samples; None if it has none."""
-        if column in self.nested:
-            return "it is a list or a mapping in some samples"
-        parts = column.split(".")
-        for end in range(len(parts), 0, -1):
-            name = ".".join(parts[:end])
-            if name in self.dropped:
-                return f"{name} is not in the index: {self.dropped[name]}"
-        return None if self.complete else "the index has only some of the columns of this shard"
-
-    def unreadable_row(self, column: str) -> tuple[int, str] | None:
-        """The first row of which the column is not known because its member does not decode, and that field."""
-        found = ((rows[0], name) for name, rows in self.unreadable.items() if f"{column}.".startswith(f"{name}."))
-        return next(found, None)
-
-
-@dataclass(frozen=True)
-class ShardIndex:
-    """The index of one shard: ``len(index)`` samples.
-
-    ``fields`` maps each field to its extents, in the order in which the fields first appear.
-    """
-
-    facts: IndexMetadata
-    keys: pa.StringArray
-    fields: Mapping[str, FieldExtents]
-    columns: dict[str, pa.Array]
-    blocks: Blocks | None
-    """None when samples are not runs of neighbouring members (grouping over the whole archive)."""
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    def key_list(self, start: int, stop: int) -> list[str]:
-        """The keys of rows ``[start, stop)``."""
-        keys: list[str] = self.keys.slice(start, stop - start).to_pylist()
-        return keys
-
-    def find(self, key: str) -> int | None:
-        """The first row with this key."""
-        row = int(pc.index(self.keys, pa.scalar(key, self.keys.type)).as_py())
-        return None if row < 0 else row
-
-    def check_object(self, url: str, size: int, head: bytes, crc32: int) -> None:
-        """Raise StaleIndexError when the object is not the one this index was made of."""
-        if size != self.facts.size:
-            raise StaleIndexError(
-                "the shard changed after it was indexed",
-                expected=f"{self.facts.size} bytes",
-                found=size,
-                shard=url,
-                hint=_REINDEX,
-            )
-        if head and crc32 != self.facts.head_crc:
-            raise StaleIndexError(
-                "the shard changed after it was indexed",
-                expected="its first header",
-                found="another",
-                shard=url,
-                hint=_REINDEX,
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class KnownIndex:
-    """The index of an object in a certain state."""
-
-    info: ObjectInfo
-    index: ShardIndex
-
-
-_REINDEX = "index it again with `shoal index`"
-
-
-class LongExtents(Mapping[str, FieldExtents]):
-    """Extents of very many fields, stored as (row, field, offset, size, crc) and spread out one field at a time."""
-
-    def __init__(
-        self,
-        rows: int,
-        names: list[str],
-        entry_rows: IntArray,
-        codes: IntArray,
-        offset: UInt64Array,
-        size: UInt64Array,
-        crc: UInt32Array | None,
-    ) -> None:
-        self._rows = rows
-        self._codes = {name: code for code, name in enumerate(names)}
-        self.names = names
-        self.entry_rows = entry_rows
-        self.codes = codes
-        self.offset = offset
-        self.size = size
-        self.crc = crc
-
-    def __getitem__(self, name: str) -> FieldExtents:
-        at = np.flatnonzero(self.codes == self._codes[name])
-        rows = self.entry_rows[at]
-        return FieldExtents(
-            spread(self._rows, rows, self.offset[at]),
-            spread(self._rows, rows, self.size[at]),
-            None if self.crc is None else spread(self._rows, rows, self.crc[at]),
-        )
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.names)
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def span(self, start: int, stop: int) -> slice:
-        """The entries of rows ``[start, stop)``: entries are kept in row order."""
-        first, last = np.searchsorted(self.entry_rows, (start, stop))
-        return slice(int(first), int(last))
-
-
-def spread(length: int, rows: IntArray, values: npt.NDArray[Any], dtype: type | None = None) -> npt.NDArray[Any]:
-    """A column of this length that has the values at these rows and 0 elsewhere."""
-    column = np.zeros(length, values.dtype if dtype is None else dtype)
-    column[rows] = values
-    return column
-
-
-def encode_index(index: ShardIndex) -> pa.Buffer:
+def encode_index(index: ShardRows) -> pa.Buffer:
     """The index as an Arrow IPC file."""
     arrays, parts = [index.keys], [pa.field("key", index.keys.type, False, {"role": "key"})]
     for name, extents in () if isinstance(index.fields, LongExtents) else index.fields.items():
@@ -254,7 +60,7 @@ def encode_index(index: ShardIndex) -> pa.Buffer:
     return _write_file(index, arrays, parts)
 
 
-def _write_file(index: ShardIndex, arrays: list[pa.Array], parts: list[pa.Field]) -> pa.Buffer:
+def _write_file(index: ShardRows, arrays: list[pa.Array], parts: list[pa.Field]) -> pa.Buffer:
     metadata = _schema_metadata(index)
     batch = pa.RecordBatch.from_arrays(arrays, schema=pa.schema(parts, metadata=metadata))
     as_read = pa.ipc.read_record_batch(batch.serialize(), batch.schema)  # a part of an array is stored as a whole one
@@ -265,8 +71,8 @@ def _write_file(index: ShardIndex, arrays: list[pa.Array], parts: list[pa.Field]
     return sink.getvalue()
 
 
-def _schema_metadata(index: ShardIndex) -> dict[bytes, bytes]:
-    metadata = {_FACTS: msgspec.json.encode({**asdict(index.facts), "fields": list(index.fields)})}
+def _schema_metadata(index: ShardRows) -> dict[bytes, bytes]:
+    metadata = {_FACTS: msgspec.json.encode({**asdict(index.facts), "version": VERSION, "fields": list(index.fields)})}
     if index.blocks is not None:
         for part in fields(Blocks):
             values = getattr(index.blocks, part.name)
@@ -294,7 +100,7 @@ def _encode_long(extents: LongExtents) -> bytes:
     return bytes(sink.getvalue().to_pybytes())
 
 
-def decode_index(buffer: pa.Buffer, url: str, *, mapped: bool = False, whole: bool = True) -> ShardIndex:
+def decode_index(buffer: pa.Buffer, url: str, *, mapped: bool = False, whole: bool = True) -> ShardRows:
     """Read an index. Raises ShardIndexError when it is not one, is damaged, or is of a newer version.
 
     Its checksum tells damage; without ``whole`` it is not looked at, since that reads all of it. What would end the
@@ -313,25 +119,26 @@ def decode_index(buffer: pa.Buffer, url: str, *, mapped: bool = False, whole: bo
             return index
     except (pa.ArrowException, KeyError, OSError, TypeError, ValueError) as error:
         raise ShardIndexError(
-            "this is not a shard index, or a damaged one", found=str(error), shard=url, hint=_REINDEX
+            "this is not a shard index, or a damaged one", found=str(error), shard=url, hint=REINDEX_HINT
         ) from error
     raise ShardIndexError(
         f"the index is of {'a newer' if is_newer else 'an older'} shoal",
         expected=f"version {VERSION}",
         found=facts["version"],
         shard=url,
-        hint="upgrade shoal" if is_newer else _REINDEX,
+        hint="upgrade shoal" if is_newer else REINDEX_HINT,
     )
 
 
-def _decode(batch: pa.RecordBatch, facts: dict[str, Any]) -> ShardIndex:
+def _decode(batch: pa.RecordBatch, facts: dict[str, Any]) -> ShardRows:
     metadata = batch.schema.metadata
     names = facts.pop("fields")
     facts["rule"] = KeyRule(**facts["rule"])
+    del facts["version"]
     parts, is_long = parts_of(batch.schema), _LONG in metadata
     extents = _decode_long(metadata[_LONG], names, batch.num_rows) if is_long else _decode_wide(batch, names, parts)
     columns = {name: batch.column(at) for name, at in parts.columns.items()}
-    return ShardIndex(
+    return ShardRows(
         IndexMetadata(**facts), batch.column(0), extents, columns, _decode_blocks(metadata, batch.num_rows)
     )
 
@@ -376,7 +183,7 @@ def _check_blocks(blocks: Blocks, samples: int) -> None:
         raise ValueError("its blocks hold other samples")
 
 
-def load_index(url: str, *, whole: bool = False) -> ShardIndex:
+def load_index(url: str, *, whole: bool = False) -> ShardRows:
     """Open a stored index: by memory map where it is a large local file. Raises ObjectNotFoundError when there is none.
 
     Damage is told by a checksum, but for local files of over 8 MiB (about 100,000 samples), which are opened without
@@ -391,10 +198,10 @@ def _mapped(url: str) -> pa.Buffer:
     try:
         return pa.memory_map(local_path(url)).read_buffer()
     except (OSError, pa.ArrowException) as error:
-        raise ShardIndexError("the index cannot be opened", found=str(error), shard=url, hint=_REINDEX) from error
+        raise ShardIndexError("the index cannot be opened", found=str(error), shard=url, hint=REINDEX_HINT) from error
 
 
-def save_index(index: ShardIndex, url: str) -> None:
+def save_index(index: ShardRows, url: str) -> None:
     """Store an index, replacing the one before in one step."""
     store_for(url).write_all(url, encode_index(index).to_pybytes())
 
@@ -486,64 +293,3 @@ def _parse_schema(schema: pa.Schema) -> IndexParts:
     unlike = tuple(at for at, (_, kind, _) in enumerate(parts) if not pa.types.is_primitive(kind))
     described = msgspec.msgpack.encode([(name, str(kind), sorted(said.items())) for name, kind, said in parts])
     return IndexParts(schema, extents, columns, unlike, described)
-
-
-def row_extents(fields: Mapping[str, FieldExtents], row: int) -> list[tuple[str, int, int, int | None]]:
-    """The members of one row: field, offset, size and crc, in the order of the fields."""
-    if isinstance(fields, LongExtents):
-        at = fields.span(row, row + 1)
-        crcs = [None] * (at.stop - at.start) if fields.crc is None else fields.crc[at].tolist()
-        names = [fields.names[code] for code in fields.codes[at].tolist()]
-        return list(zip(names, fields.offset[at].tolist(), fields.size[at].tolist(), crcs, strict=True))
-    return [
-        (name, offset, part.size.item(row), None if part.crc is None else part.crc.item(row))
-        for name, part in fields.items()
-        if (offset := part.offset.item(row))
-    ]
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """One field of one sample, and where its bytes are in the (decompressed) tar."""
-
-    field: str
-    offset: int
-    size: int
-
-
-def members_of(index: ShardIndex, row: int) -> list[Member]:
-    """The members of one sample, in the archive's order."""
-    members = [Member(name, offset, size) for name, offset, size, _ in row_extents(index.fields, row)]
-    return sorted(members, key=lambda member: member.offset)
-
-
-def field_totals(index: ShardIndex) -> dict[str, tuple[int, int]]:
-    """For each field, how many samples have it and its bytes in all."""
-    fields = index.fields
-    if isinstance(fields, LongExtents):
-        counts = np.bincount(fields.codes, minlength=len(fields.names)).tolist()
-        sizes = np.zeros(len(fields.names), np.int64)
-        np.add.at(sizes, fields.codes, fields.size.astype(np.int64))
-        return dict(zip(fields.names, zip(counts, sizes.tolist(), strict=True), strict=True))
-    return {name: (int((part.offset > 0).sum()), int(part.size.sum())) for name, part in fields.items()}
-
-
-def rows_per_read(index: ShardIndex, fields: Sequence[str] | None) -> int:
-    """About a mebibyte of wanted bytes, and never so many rows that the first one waits long."""
-    names = [name for name in index.fields if fields is None or name in fields][:256]
-    wanted = sum(int(index.fields[name].size.sum()) for name in names)
-    return int(min(4096, max(1, (1 << 20) * len(index) // max(wanted, 1)))) if len(index) else 1
-
-
-def damaged(url: str, key: str, field: str, offset: int, expected: int, found: int) -> ChecksumError:
-    """The error for a member whose checksum is wrong."""
-    return ChecksumError(
-        "a member's bytes changed after they were written",
-        expected=f"crc32 {expected:08x}",
-        found=f"{found:08x}",
-        shard=url,
-        key=key,
-        field=field,
-        offset=offset,
-        hint="restore the shard, or read on with on_error='skip'",
-    )

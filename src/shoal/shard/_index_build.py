@@ -17,9 +17,9 @@ from shoal.errors import DuplicateFieldError, ShoalError, TruncatedError
 
 from ._arrow_arrays import text_array
 from ._byte_reader import keep_freed_memory
-from ._index import Blocks, FieldExtents, IndexMetadata, LongExtents, ShardIndex, spread
 from ._member_names import WEBDATASET_RULE, Grouped, Grouper, KeyRule
 from ._metadata_columns import LARGEST_SOURCE, Buffer, ColumnCollector, extractor_for, largest_source
+from ._shard_rows import Blocks, FieldExtents, IndexMetadata, LongExtents, ShardRows, spread
 from ._tar_scan import Chunk, Feed, ScanOptions, UnreadableRange, scan
 
 __all__ = [
@@ -46,7 +46,7 @@ MOST_WIDE_FIELDS = 256
 """Beyond this many distinct fields a column each would be mostly zeros: the long layout takes over."""
 
 
-def build_index(feed: Feed, facts: IndexMetadata, url: str) -> ShardIndex:
+def build_index(feed: Feed, facts: IndexMetadata, url: str) -> ShardRows:
     """Scan an archive and index it: members, checksums and metadata columns.
 
     Memory stays at a few chunks plus the index itself. Raises a TarError, with the shard's URL, where it is damaged.
@@ -181,7 +181,7 @@ class _Builder:
             if extractor_for(name) is not None:
                 self._collector.drop(name, f"a member over {LARGEST_SOURCE} bytes")
 
-    def finish(self, facts: IndexMetadata, url: str) -> ShardIndex:
+    def finish(self, facts: IndexMetadata, url: str) -> ShardRows:
         keys, names = self._grouper.keys, list(self._grouper.fields)
         members = join_members(self._parts)
         blocks = self._cutter.finish(len(keys)) if self._neighbours else None
@@ -221,7 +221,7 @@ def join_members(parts: Sequence[MemberColumns]) -> MemberColumns:
     return MemberColumns(join("rows"), join("fields"), join("offsets"), join("sizes"), join("crcs"))
 
 
-def member_columns(index: ShardIndex) -> MemberColumns:
+def member_columns(index: ShardRows) -> MemberColumns:
     """The members of an index, in the archive's order; checksums are 0 where the index has none."""
     fields = index.fields
     if isinstance(fields, LongExtents):
@@ -289,7 +289,7 @@ def assemble(
     columns: ColumnCollector,
     blocks: Blocks | None,
     url: str | None = None,
-) -> ShardIndex:
+) -> ShardRows:
     """Build the index. ``names`` are the fields by code. Raises DuplicateFieldError when a sample has one twice."""
     refuse_duplicates(keys, names, members, url)
     fields = _wide(len(keys), names, members) if len(names) <= MOST_WIDE_FIELDS else _long(len(keys), names, members)
@@ -301,7 +301,7 @@ def assemble(
         unreadable=columns.unreadable,
         complete=columns.complete,
     )
-    return ShardIndex(facts, text_array(keys), fields, arrays, blocks)
+    return ShardRows(facts, text_array(keys), fields, arrays, blocks)
 
 
 def refuse_duplicates(keys: list[str], names: list[str], members: MemberColumns, url: str | None) -> None:
@@ -397,6 +397,6 @@ class MemberLog:
         np.add.at(sizes, members.fields, members.sizes)
         return dict(zip(self.fields, zip(counts, sizes.tolist(), strict=True), strict=True))
 
-    def finish(self, facts: IndexMetadata, blocks: Blocks) -> ShardIndex:
+    def finish(self, facts: IndexMetadata, blocks: Blocks) -> ShardRows:
         """The index of all members noted."""
         return assemble(facts, self.keys, list(self.fields), join_members(self._parts), self._collector, blocks)

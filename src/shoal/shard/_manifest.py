@@ -23,9 +23,9 @@ from shoal.store._base import UpdatingStore
 from shoal.store._registry import store_for
 from shoal.store._url import join_url, local_path, scheme_of
 
-from ._index import ShardIndex, field_totals
 from ._member_names import WEBDATASET_RULE, KeyRule
 from ._open_shards import SIDECAR_FOLDER
+from ._shard_rows import ShardRows, field_totals
 
 __all__ = [
     "Manifest",
@@ -296,7 +296,7 @@ def manifest_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
     return encoded
 
 
-def record_of(path: str, index: ShardIndex) -> ShardRecord:
+def record_of(path: str, index: ShardRows) -> ShardRecord:
     """The record of the shard ``path``, relative to the dataset's root."""
     first, last = (index.keys[at].as_py() for at in (0, -1)) if len(index) else (None, None)
     facts = index.facts

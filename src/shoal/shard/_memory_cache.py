@@ -20,11 +20,11 @@ from shoal._typing import IntArray
 from shoal.codec._codec import Buffer
 
 from ._extents import Extents, join_extents, shard_extents, take_rows
-from ._index import LongExtents
 from ._open_shards import most_open
 from ._read import BytesColumn, Fetched, columns_of, fetch
 from ._read_plan import ONE_RANGE, plan_reads
 from ._shard import Shard
+from ._shard_rows import LongExtents
 
 if TYPE_CHECKING:
     from ._source import ShardSource

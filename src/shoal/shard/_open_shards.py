@@ -23,10 +23,11 @@ from shoal.store._url import base_name, join_url, local_path, parent_url, scheme
 
 from ._byte_reader import CompressedBytes, PlainBytes, TarBytes
 from ._compression import open_unpacked, sniff
-from ._index import IndexMetadata, KnownIndex, ShardIndex, load_index, save_index
+from ._index import load_index, save_index
 from ._index_build import build_index
 from ._member_names import WEBDATASET_RULE, KeyRule
 from ._shard import Shard
+from ._shard_rows import IndexMetadata, KnownIndex, ShardRows
 from ._tar_header import BLOCK
 from ._tar_scan import ReaderFeed
 
@@ -89,7 +90,7 @@ def open_shard(
         raise
 
 
-def _sidecar(url: str, named: str | None, rule: KeyRule, *, whole: bool = False) -> ShardIndex | None:
+def _sidecar(url: str, named: str | None, rule: KeyRule, *, whole: bool = False) -> ShardRows | None:
     """The index kept with the shard, unless it was made by another rule; None when there is none."""
     for stored in _index_urls(url) if named is None else (named,):
         try:
@@ -123,7 +124,7 @@ def open_indexed(
         raise
 
 
-def _cached_sidecar(url: str, named: str | None, rule: KeyRule, reader: ObjectReader) -> ShardIndex | None:
+def _cached_sidecar(url: str, named: str | None, rule: KeyRule, reader: ObjectReader) -> ShardRows | None:
     """The same through the cache, where it is kept for this state of the shard."""
     kept = cached_index_url(reader, rule)
     found = fitting_index(kept, reader)
@@ -135,7 +136,7 @@ def _cached_sidecar(url: str, named: str | None, rule: KeyRule, reader: ObjectRe
     return found
 
 
-def _save_cached(index: ShardIndex, stored: str, url: str) -> None:
+def _save_cached(index: ShardRows, stored: str, url: str) -> None:
     save_index(index, stored)
     count_added(stored, store_for(stored).info(stored).size, options_for(url).cache_bytes)
 
@@ -149,7 +150,7 @@ def _index_urls(url: str) -> tuple[str, ...]:
     return beside, index_url(above, f"{base_name(folder)}/{base_name(url)}")
 
 
-def find_index(reader: ObjectReader, rule: KeyRule = WEBDATASET_RULE, *, whole: bool = False) -> ShardIndex | None:
+def find_index(reader: ObjectReader, rule: KeyRule = WEBDATASET_RULE, *, whole: bool = False) -> ShardRows | None:
     """The index kept for an open shard, beside it or in the user's cache, fitting or not; None if there is none.
 
     ``whole`` looks at every byte of it, as `load_index` has it.
@@ -163,7 +164,7 @@ def find_index(reader: ObjectReader, rule: KeyRule = WEBDATASET_RULE, *, whole: 
         return None
 
 
-def fitting_index(stored: str, reader: ObjectReader) -> ShardIndex | None:
+def fitting_index(stored: str, reader: ObjectReader) -> ShardRows | None:
     """The index stored at this URL; None when there is none, or none that fits the open shard."""
     try:
         index = load_index(stored)
@@ -173,12 +174,12 @@ def fitting_index(stored: str, reader: ObjectReader) -> ShardIndex | None:
     return index
 
 
-def _check_fits(index: ShardIndex, reader: ObjectReader) -> None:
+def _check_fits(index: ShardRows, reader: ObjectReader) -> None:
     head = reader.read(0, BLOCK)
     index.check_object(reader.info.url, reader.info.size, head, crc32(head))
 
 
-def _to_shard(url: str, index: ShardIndex, reader: ObjectReader, verify: bool) -> Shard:
+def _to_shard(url: str, index: ShardRows, reader: ObjectReader, verify: bool) -> Shard:
     far = PrefetchedReader(reader) if isinstance(reader, RemoteReader) else None
     data = _tar_bytes(reader if far is None else far, index)
     is_packed = index.facts.compression is not None and isinstance(data, PlainBytes)  # read from where it was unpacked
@@ -186,7 +187,7 @@ def _to_shard(url: str, index: ShardIndex, reader: ObjectReader, verify: bool) -
     return Shard(url, index, data, verify=verify, far=None if is_packed else far, known=known)
 
 
-def _tar_bytes(reader: ObjectReader, index: ShardIndex) -> TarBytes:
+def _tar_bytes(reader: ObjectReader, index: ShardRows) -> TarBytes:
     compression, blocks = index.facts.compression, index.blocks
     if compression is None:
         return PlainBytes(reader)
@@ -208,7 +209,7 @@ def _open_foreign(url: str, reader: ObjectReader, rule: KeyRule, verify: bool) -
     return _to_shard(url, index, reader, verify)
 
 
-def _cache_index(index: ShardIndex, stored: str, url: str) -> None:
+def _cache_index(index: ShardRows, stored: str, url: str) -> None:
     """Store the index of a shard in the cache; one that cannot be written costs time, nothing else."""
     try:
         _save_cached(index, stored, url)
@@ -225,7 +226,7 @@ def cached_index_url(reader: ObjectReader, rule: KeyRule) -> str:
     return join_url(cache_dir(), INDEX_FOLDER, name + ".arrow")
 
 
-def index_shard(reader: ObjectReader, rule: KeyRule = WEBDATASET_RULE) -> ShardIndex:
+def index_shard(reader: ObjectReader, rule: KeyRule = WEBDATASET_RULE) -> ShardRows:
     """Index an open object: a tar, or a compressed tar, told apart by its content.
 
     A compressed one is unpacked into the cache, since a foreign stream cannot be entered in the middle.

@@ -23,9 +23,9 @@ from shoal.errors import ShoalError
 
 from ._byte_reader import ScatterSpec, read_cut
 from ._extents import Extents, RowLabels, shard_extents
-from ._index import damaged, row_extents
 from ._read_plan import LOCAL_GAP_BYTES, ReadPlan, plan_reads
 from ._shard import Decoders, Sample, Shard
+from ._shard_rows import damaged, row_extents
 
 __all__ = [
     "BytesColumn",

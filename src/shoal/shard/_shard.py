@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from shoal._crc32 import crc32
 from shoal._typing import IntArray
@@ -16,9 +15,8 @@ from shoal.errors import ChecksumError
 from shoal.store._base import ObjectReader
 from shoal.store._readers import PrefetchedReader
 
-from ._arrow_arrays import text_edges
 from ._byte_reader import TarBytes, keep_freed_memory
-from ._index import KnownIndex, LongExtents, ShardIndex, damaged, rows_per_read
+from ._shard_rows import KnownIndex, LongExtents, ShardRows, damaged, rows_per_read
 
 __all__ = ["Decoders", "Sample", "Shard"]
 
@@ -36,7 +34,7 @@ class Shard:
     def __init__(
         self,
         url: str,
-        index: ShardIndex,
+        index: ShardRows,
         data: TarBytes,
         *,
         verify: bool = True,
@@ -148,9 +146,4 @@ class Shard:
 
     def key(self, row: int) -> str:
         """Return the key of one row."""
-        edges, texts = self._key_texts
-        return str(texts[edges.item(row) : edges.item(row + 1)], "utf-8")
-
-    @functools.cached_property
-    def _key_texts(self) -> tuple[npt.NDArray[np.signedinteger[Any]], memoryview]:
-        return text_edges(self.index.keys)
+        return self.index.key(row)

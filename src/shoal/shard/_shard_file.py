@@ -20,9 +20,9 @@ from shoal.store._registry import store_for
 from ._background_thread import WriteBehindBuffer
 from ._byte_reader import keep_freed_memory
 from ._compression import BlockCompressor
-from ._index import Blocks, IndexMetadata, ShardIndex
 from ._index_build import BLOCK_BYTES, MemberLog
 from ._member_names import check_field
+from ._shard_rows import Blocks, IndexMetadata, ShardRows
 from ._tar_header import BLOCK, MOST_PLAIN_NAME, MOST_PLAIN_SIZE, lay_out, member_bytes
 
 __all__ = ["EncodedSample", "SampleEncoder", "ShardFile", "WrittenShard", "end_marker"]
@@ -43,7 +43,7 @@ _MAX_FIELD_SETS = 1024  # remembered: samples that each have other fields must n
 class WrittenShard:
     """A shard that is complete under its name."""
 
-    index: ShardIndex
+    index: ShardRows
     fields: dict[str, tuple[int, int]]
     size: int
     sha256: str | None

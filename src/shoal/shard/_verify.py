@@ -37,13 +37,14 @@ from shoal.store._url import join_url
 from ._byte_reader import CompressedBytes
 from ._compression import decompressed, reader_stream, sniff
 from ._discovery import ShardList, locate_shards, tars_below
-from ._index import Blocks, LongExtents, ShardIndex, load_index
+from ._index import load_index
 from ._index_build import MemberColumns, join_members, join_samples, member_columns
 from ._manifest import Manifest, ShardRecord
 from ._member_names import OF_THE_SHARD, WEBDATASET_RULE, Grouped, Grouper, KeyRule
 from ._open_shards import find_index
 from ._shard import Decoders
-from ._source import ShardRef
+from ._shard_rows import Blocks, LongExtents, ShardRows
+from ._table import ShardRef
 from ._tar_header import BLOCK
 from ._tar_scan import Chunk, Feed, ReaderFeed, ScanOptions, StreamFeed, UnreadableRange, scan
 
@@ -112,12 +113,12 @@ class Members:
         return self.keys[int(self.columns.rows[at])], self.fields[int(self.columns.fields[at])]
 
 
-def indexed_members(index: ShardIndex) -> Members:
+def indexed_members(index: ShardRows) -> Members:
     """The members that an index knows, in the archive's order."""
     return Members(index.key_list(0, len(index)), list(index.fields), member_columns(index), has_checksums(index))
 
 
-def has_checksums(index: ShardIndex) -> bool:
+def has_checksums(index: ShardRows) -> bool:
     """Whether an index has a checksum for every member; imported ones have not."""
     if isinstance(index.fields, LongExtents):
         return index.fields.crc is not None
@@ -441,7 +442,7 @@ class ScanFindings:
             return Members(joined.keys, list(self._grouper.fields), joined.members)
         return Members(self._grouper.keys, list(self._grouper.fields), columns)
 
-    def notes(self, index: ShardIndex | None) -> list[Problem]:
+    def notes(self, index: ShardRows | None) -> list[Problem]:
         """What is worth knowing."""
         told = list(self._told.values())
         told += [
@@ -472,7 +473,7 @@ def _crc_of(feed: Feed, offset: int, size: int) -> int:
 
 
 def _scan_shard(
-    url: str, reader: ObjectReader, index: ShardIndex | None, options: VerifyOptions
+    url: str, reader: ObjectReader, index: ShardRows | None, options: VerifyOptions
 ) -> tuple[ScanFindings, BlockCheck]:
     compression = sniff(reader.read(0, BLOCK))
     seen, check = ScanFindings(url, options), BlockCheck(None if index is None else index.blocks)
@@ -563,7 +564,7 @@ class ShardReport:
         return not self.problems
 
 
-def verify_shard(url: str, index: ShardIndex | None = None, options: VerifyOptions = _DEFAULTS) -> ShardReport:
+def verify_shard(url: str, index: ShardRows | None = None, options: VerifyOptions = _DEFAULTS) -> ShardReport:
     """Read all of a shard and report what is wrong with it; compared with ``index`` where there is one.
 
     Without an index only the tar itself can be judged: its headers, its end, duplicate fields. With one, every member's
@@ -591,7 +592,7 @@ def verify_shard(url: str, index: ShardIndex | None = None, options: VerifyOptio
             return ShardReport(url, bytes=reader.info.size, problems=(problem_of("shard", url, error),))
 
 
-def _verify_open(url: str, reader: ObjectReader, index: ShardIndex | None, options: VerifyOptions) -> ShardReport:
+def _verify_open(url: str, reader: ObjectReader, index: ShardRows | None, options: VerifyOptions) -> ShardReport:
     stale = _stale_index(url, reader, index)
     seen, blocks = _scan_shard(url, reader, index, options)
     found = seen.members()
@@ -607,7 +608,7 @@ def _verify_open(url: str, reader: ObjectReader, index: ShardIndex | None, optio
     return ShardReport(url, len(found.keys), len(found), reader.info.size, tuple(problems), tuple(notes), sha256)
 
 
-def _stale_index(url: str, reader: ObjectReader, index: ShardIndex | None) -> list[Problem]:
+def _stale_index(url: str, reader: ObjectReader, index: ShardRows | None) -> list[Problem]:
     if index is None:
         return []
     head = reader.read(0, BLOCK)
@@ -670,7 +671,7 @@ def _verify_ref(ref: ShardRef, record: ShardRecord | None, options: VerifyOption
     return replace(report, problems=(*problems, *report.problems))
 
 
-def _index_of(ref: ShardRef, rule: KeyRule) -> tuple[ShardIndex | None, list[Problem]]:
+def _index_of(ref: ShardRef, rule: KeyRule) -> tuple[ShardRows | None, list[Problem]]:
     try:
         if ref.sidecar is not None:
             return load_index(ref.sidecar, whole=True), []

@@ -22,7 +22,7 @@ from shoal.store._url import base_name, join_url, parent_url, relative_url
 
 from ._compression import check_compression, fitting_compression
 from ._destination import Destination, check_payload_fits, index_unlisted, load_destination, save_indexes
-from ._index import ShardIndex, save_index
+from ._index import save_index
 from ._journal import Journal, commit_staged, edge_keys, recover, remove_shards, shards_there, staging_url, still_there
 from ._manifest import (
     Manifest,
@@ -36,6 +36,7 @@ from ._manifest import (
 from ._member_names import META_MEMBER, check_key
 from ._open_shards import index_url
 from ._shard_file import SampleEncoder, ShardFile
+from ._shard_rows import ShardRows
 from ._split_names import split_of
 from ._tar_header import BLOCK, padded
 
@@ -473,7 +474,7 @@ def write_shard(
     *,
     compression: str | None = None,
     metadata: Mapping[str, Any] | None = None,
-) -> ShardIndex:
+) -> ShardRows:
     """Write one shard with its index beside it, as `ShardWriter` writes it, and no manifest. Raises WriteError."""
     encoder, file, keys = SampleEncoder(EncodeOptions()), ShardFile(url, compression=compression), set[str]()
     try:

@@ -11,7 +11,7 @@ import numpy as np
 from shoal.errors import PositionError, ShoalError
 from shoal.sample._lens import Lens
 from shoal.schema._schema import Schema
-from shoal.shard._index import field_totals
+from shoal.shard._shard_rows import field_totals
 from shoal.shard._source import ShardSource
 from shoal.store._url import base_name
 

@@ -38,10 +38,10 @@ from shoal.order._permutation import key_of, permute
 from shoal.sample._annotations import is_record, schema_of
 from shoal.sample._dict_sample import DictSample
 from shoal.sample._lens import Lens, default_network
-from shoal.shard._index import Member, members_of
 from shoal.shard._journal import UnfinishedWrite, unfinished_writes
 from shoal.shard._manifest import manifest_url
 from shoal.shard._read import read_row
+from shoal.shard._shard_rows import Member, members_of
 from shoal.shard._source import ShardSource
 from shoal.store._operations import stat
 from shoal.store._registry import store_for
