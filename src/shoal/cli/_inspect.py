@@ -21,8 +21,7 @@ import typer
 from shoal.dataset._dataset import Dataset
 from shoal.dataset._tabular import ColumnSummary
 from shoal.errors import FieldError, OptionError, SampleKeyError, ShoalError
-from shoal.shard._manifest import ShardRecord, record_of
-from shoal.shard._shard_rows import members_of
+from shoal.shard._manifest import ShardRecord
 from shoal.shard._source import ShardSource
 from shoal.shard._split_names import split_of
 from shoal.store._registry import store_for
@@ -115,7 +114,7 @@ def _records_by_split(source: ShardSource, split: str | None, quiet: bool) -> di
     index_missing_shards(source, quiet=quiet)
     splits: dict[str, list[ShardRecord]] = {}
     for number, ref in enumerate(source.shards):
-        record = record_of(ref.url, source.shard(number).index)
+        record = source.index.record(number, ref.url)
         splits.setdefault(split or split_of(ref.url.rpartition("/")[2]), []).append(record)
     return splits
 
@@ -139,7 +138,7 @@ def _column_types(source: ShardSource) -> dict[str, str]:
     """Return the metadata columns of the first shard and their types; only one index is read."""
     with contextlib.suppress(ShoalError):  # `shoal verify` reports a damaged index
         if source.shards:
-            return {name: str(column.type) for name, column in source.shard(0).index.columns.items()}
+            return {name: str(kind) for name, kind in source.index.column_types(1).items()}
     return {}
 
 
@@ -229,7 +228,7 @@ def _list_records(source: ShardSource, split: str | None) -> Sequence[ShardRecor
     manifest = source.manifest
     if manifest is not None:
         return manifest.shards if split is None else manifest.splits[split]
-    return [record_of(ref.url, source.shard(number).index) for number, ref in enumerate(source.shards)]
+    return [source.index.record(number, ref.url) for number, ref in enumerate(source.shards)]
 
 
 def _shard_row(url: str, record: ShardRecord) -> dict[str, Any]:
@@ -258,12 +257,10 @@ def _list_members(dataset: Dataset[Any], limit: int | None, as_json: bool) -> No
 
 def _locate_samples(source: ShardSource, numbers: npt.NDArray[np.int64]) -> Iterator[dict[str, Any]]:
     shards = np.searchsorted(source.starts, numbers, "right") - 1
-    rows = numbers - source.starts[shards]
-    for number, shard, row in zip(numbers.tolist(), shards.tolist(), rows.tolist(), strict=True):
-        index = source.shard(shard).index
-        members = {each.field: {"size": each.size, "offset": each.offset} for each in members_of(index, row)}
-        url = source.shards[shard].url
-        yield {"position": number, "key": index.keys[row].as_py(), "shard": url, "fields": members}
+    keys = source.index.keys(numbers)
+    for number, shard, key in zip(numbers.tolist(), shards.tolist(), keys, strict=True):
+        members = {each.field: {"size": each.size, "offset": each.offset} for each in source.index.members(number)}
+        yield {"position": number, "key": key, "shard": source.shards[shard].url, "fields": members}
 
 
 def _member_rows(sample: dict[str, Any]) -> Iterator[tuple[str, ...]]:

@@ -463,7 +463,7 @@ class DatasetBase(Generic[T]):
         known = {ref.url.removeprefix("./"): number for number, ref in reversed(list(enumerate(mine.shards)))}
         for number in np.unique(numbers).tolist():
             place = known.get(theirs.shards[number].url.removeprefix("./"))
-            if place is None or mine.shard(place).index.keys != theirs.shard(number).index.keys:
+            if place is None or mine.index.shard_keys(place) != theirs.index.shard_keys(number):
                 return None
             places[number] = place
         found: IntArray = mine.starts[places[numbers]] + rows - theirs.starts[numbers]

@@ -217,9 +217,10 @@ def _row_runs(
 
 def _rows_at_once(source: ShardSource, field: str, rows: IntArray) -> int:
     """By the mean size of the first shard's."""
-    first = source.shard_of(int(rows[0])).index.fields.get(field) if len(rows) else None
-    mean = int(first.size.mean()) if first is not None and len(first.size) else 0
-    return max(1, min(_MOST_ROWS, _HELD_BYTES // max(mean, 1)))
+    if not len(rows):
+        return 1
+    number, _ = source.index.locate(int(rows[0]))
+    return max(1, min(_MOST_ROWS, int(_HELD_BYTES // max(source.index.mean_bytes(number, field), 1))))
 
 
 def _direct_batches(

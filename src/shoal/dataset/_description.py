@@ -296,10 +296,7 @@ def source_identity(source: Source) -> str:
         return digest_of([type(source).__qualname__, str(len(source)), *source.fields])
     names = _relative_names([ref.url for ref in source.shards])
     counts = np.diff(source.starts).tolist()
-    sizes = [
-        source.shard(number).index.facts.size if ref.size is None else ref.size
-        for number, ref in enumerate(source.shards)
-    ]
+    sizes = map(source.index.shard_bytes, range(len(source.shards)))
     return digest_of([repr(source.rule), *map(repr, zip(names, counts, sizes, strict=True))])
 
 

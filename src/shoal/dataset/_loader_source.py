@@ -240,8 +240,8 @@ def _mean_bytes(source: ShardSource) -> float | None:
         return sum(known) / samples if samples else None
     if not source.shards or not len(source.shard(0)):
         return None
-    index = source.shard(0).index
-    return sum(int(part.size.sum()) for part in index.fields.values()) / len(index)
+    record = source.index.record(0)
+    return sum(size for _, size in record.fields.values()) / record.samples
 
 
 def decoded_batch(columns: dict[str, BytesColumn], rows: Extents, decoders: Decoders, ragged: Ragged) -> dict[str, Any]:

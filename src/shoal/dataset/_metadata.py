@@ -222,7 +222,7 @@ def _unknown(dataset: DatasetBase[Any], column: _ClassColumn, stored: pa.Table) 
         return np.zeros(len(source), np.bool_)
     for number in range(len(source.shards)):
         rows = slice(*source.starts[number : number + 2])
-        names = [name for name in there if name in source.shard(number).index.columns]
+        names = [name for name in there if name in source.index.columns_of(number)]
         if not names or column.default in (None, _NO_DEFAULT):  # without a column, no sample of a shard has None
             unknown[rows] = False
         if len(names) > 1:  # None under a newer name hides a value under an older one

@@ -227,8 +227,7 @@ class ShardProcessing(DatasetBase[T]):
                 else numbers[source.starts[number] : source.starts[number + 1]]
             )
             if len(rows) and (chosen is None or url in chosen):
-                facts = source.shard(number).index.facts
-                tasks.append(_Task(url, rows, f"{facts.size}-{facts.head_crc:08x}"))
+                tasks.append(_Task(url, rows, source.index.shard_version(number)))
         return tasks
 
 

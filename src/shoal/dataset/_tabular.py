@@ -285,8 +285,8 @@ class Tabular(DatasetBase[T]):
         source = dataset.raw_source
         if source is None or schema is None or not can_gather(schema) or not len(self):
             return row_parts(self._keyed(columns), size)
-        first = source.shard(int(np.searchsorted(source.starts, self.numbers[0], "right")) - 1).index
-        mean = float(first.fields[PAYLOAD].size.mean())
+        number, _ = source.index.locate(int(self.numbers[0]))
+        mean = source.index.mean_bytes(number, PAYLOAD)
         batches = dataset._all_batches
         return gathered_parts(batches, schema, columns, size, mean)
 
@@ -625,18 +625,10 @@ def summarize(dataset: Tabular[Any], deleted: int = 0) -> Summary:
 def _summarize_fields(source: Source, rows: IntArray | None) -> tuple[tuple[FieldSummary, ...], int]:
     if not isinstance(source, ShardSource):
         return (), 0
-    totals: dict[str, list[int]] = {}
-    numbers = None if rows is None else np.searchsorted(source.starts, rows, "right") - 1
-    touched = range(len(source.shards)) if numbers is None else np.unique(numbers).tolist()
-    for number in touched:
-        index = source.shard(number).index
-        chosen = slice(None) if rows is None else rows[numbers == number] - source.starts[number]
-        for name, part in index.fields.items():
-            total = totals.setdefault(name, [0, 0])
-            total[0] += int((part.offset[chosen] > 0).sum())
-            total[1] += int(part.size[chosen].sum())
+    totals = source.index.field_totals(rows)
     found = (FieldSummary(name, _codec_name(name), count, size) for name, (count, size) in totals.items())
-    return tuple(found), len(touched)
+    touched = len(source.shards) if rows is None else len(np.unique(np.searchsorted(source.starts, rows, "right")))
+    return tuple(found), touched
 
 
 def _codec_name(field: str) -> str:

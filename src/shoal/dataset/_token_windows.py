@@ -217,11 +217,14 @@ class _NpyDocuments:
         return (sizes[self._rows].astype(np.int64) - _HEADER_BYTES) // self._dtype.itemsize
 
     def _sizes(self, number: int) -> IntArray:
-        shard = self._source.shard(number)
-        part = shard.index.fields.get(self._field)
-        if part is None or (part.offset == 0).any():
-            raise FieldError("not every sample has the field", found=self._field, shard=shard.url)
-        return part.size.astype(np.int64)
+        first, last = self._source.starts[number : number + 2].tolist()
+        if first == last:
+            return np.empty(0, np.int64)
+        extents = self._source.extents(slice(first, last), [self._field])
+        if self._field not in extents.fields or extents.sparse[0]:
+            raise FieldError("not every sample has the field", found=self._field, shard=extents.first_shard.url)
+        sizes: IntArray = extents.stops[0] - extents.starts[0]
+        return sizes
 
     def tokens(self, document: int, start: int, stop: int) -> Tokens:
         shard, row = self._member(document)

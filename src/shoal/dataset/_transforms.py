@@ -612,13 +612,7 @@ def _reason_dropped(source: Source, name: str) -> str | None:
     """Why a column is not in the index of a shard, though its samples have it; None if they do not."""
     if not isinstance(source, ShardSource):
         return None
-    for number in range(len(source.shards)):
-        facts = source.shard(number).index.facts
-        meant = [known for known in (*facts.dropped, *facts.nested) if known.endswith(f".{name}")]
-        reason = next(filter(None, map(facts.unanswerable, (name, *meant))), None)
-        if reason is not None:
-            return reason
-    return None
+    return source.index.unanswerable(name)
 
 
 def _column_tuple(names: str | Sequence[str]) -> tuple[str, ...]:

@@ -24,7 +24,6 @@ from shoal.dataset._dataset import Dataset
 from shoal.errors import CodecError, FormatError, MissingExtraError
 from shoal.schema._json_schema import schema_from_json
 from shoal.shard._manifest import Manifest, ShardRecord
-from shoal.shard._shard_rows import members_of
 from shoal.shard._source import ShardSource
 from shoal.shard._table import ShardRef
 
@@ -245,8 +244,8 @@ def _with_rare_fields(content: Content, seen: Sequence[Mapping[str, Any]]) -> li
     for record in content.manifest.shards:
         for name in record.fields.keys() - known:
             with _opened(content, record) as source:
-                index = source.shard(0).index
-                row = next(row for row in range(len(index)) if any(m.field == name for m in members_of(index, row)))
+                rows = range(len(source))
+                row = next(row for row in rows if any(member.field == name for member in source.index.members(row)))
                 found += _read(source, record, np.array([row]))
             known |= found[-1].keys()
     return found

@@ -35,7 +35,6 @@ from shoal.shard._open_shards import index_url
 from shoal.shard._read import fetch, samples_of
 from shoal.shard._read_plan import is_run, plan_reads
 from shoal.shard._shard import Sample
-from shoal.shard._shard_rows import rows_per_read
 from shoal.shard._source import ShardSource
 from shoal.shard._table import ShardRef
 from shoal.store._registry import is_remote, store_for
@@ -237,8 +236,7 @@ class WebDatasetWrapper:
         known = self._places[shard].numbers
         if known is not None:
             return known
-        index = self._source.shard(shard).index
-        keys = index.key_list(0, len(index))
+        keys = self._source.index.shard_keys(shard).to_pylist()
         found = [number for key in keys if (number := number_in_key(key)) is not None]
         if len(found) < len(keys):
             raise FormatError(
@@ -297,13 +295,17 @@ class WebDatasetWrapper:
         """The member fields as a sample's record says them, or as the names of the members do."""
         record = self._record(position)
         if record is None:
-            return fields_by_name(self._source.shard_of(position).index.fields)
+            return fields_by_name(self._shard_fields_of(position))
         return {path: field for field, path in record.features}
+
+    def _shard_fields_of(self, position: int) -> tuple[str, ...]:
+        number, _ = self._source.index.locate(position)
+        return self._source.index.fields_of(number)
 
     def _record(self, position: int, sample: Sample | None = None) -> SampleRecord | None:
         """The record of a sample, which ``sample`` may hold; None in a shard without records. Raises TarError."""
         if sample is None or RECORD_FIELD not in sample:
-            if RECORD_FIELD not in self._source.shard_of(position).index.fields:
+            if RECORD_FIELD not in self._shard_fields_of(position):
                 return None
             sample = self._source.read_one(position, [RECORD_FIELD])
         try:
@@ -411,7 +413,7 @@ class WebDatasetWrapper:
             own = [position for _, position in group]
             names = None if self._wanted is None else list(self._fields_at(own[0], self._wanted).values())
             shard = self._source.shard(number)
-            step = rows_per_read(shard.index, names) * (1 if shard.is_near else _FAR_READS)
+            step = self._source.index.rows_per_read(number, names) * (1 if shard.is_near else _FAR_READS)
             yield from (own[start : start + step] for start in range(0, len(own), step))
 
     @functools.cached_property

@@ -250,15 +250,20 @@ def members_of(index: ShardRows, row: int) -> list[Member]:
     return sorted(members, key=lambda member: member.offset)
 
 
-def field_totals(index: ShardRows) -> dict[str, tuple[int, int]]:
-    """For each field, how many samples have it and its bytes in all."""
+def field_totals(index: ShardRows, rows: IntArray | None = None) -> dict[str, tuple[int, int]]:
+    """For each field, how many samples, or of these rows, have it and its bytes in all."""
     fields = index.fields
     if isinstance(fields, LongExtents):
-        counts = np.bincount(fields.codes, minlength=len(fields.names)).tolist()
+        codes, entry_sizes = fields.codes, fields.size.astype(np.int64)
+        if rows is not None:
+            repeats = np.bincount(rows, minlength=len(index))[fields.entry_rows]
+            codes, entry_sizes = np.repeat(codes, repeats), np.repeat(entry_sizes, repeats)
+        counts = np.bincount(codes, minlength=len(fields.names)).tolist()
         sizes = np.zeros(len(fields.names), np.int64)
-        np.add.at(sizes, fields.codes, fields.size.astype(np.int64))
+        np.add.at(sizes, codes, entry_sizes)
         return dict(zip(fields.names, zip(counts, sizes.tolist(), strict=True), strict=True))
-    return {name: (int((part.offset > 0).sum()), int(part.size.sum())) for name, part in fields.items()}
+    own = slice(None) if rows is None else rows
+    return {name: (int((part.offset[own] > 0).sum()), int(part.size[own].sum())) for name, part in fields.items()}
 
 
 def rows_per_read(index: ShardRows, fields: Sequence[str] | None) -> int:

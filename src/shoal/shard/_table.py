@@ -20,7 +20,7 @@ from shoal.store._url import base_name
 from ._arrow_arrays import as_arrow, as_floats, common_type
 from ._manifest import ShardRecord, record_of
 from ._member_names import WEBDATASET_RULE, KeyRule, key_hint
-from ._shard_rows import Member, ShardRows, members_of
+from ._shard_rows import Member, ShardRows, field_totals, members_of, rows_per_read
 
 __all__ = [
     "KeyFinder",
@@ -141,6 +141,27 @@ class Table:
         number, own = self.locate(row)
         return members_of(self.rows_of(number), own)
 
+    def field_totals(self, rows: IntArray | None = None) -> dict[str, tuple[int, int]]:
+        """For each field, how many of these rows have it and its bytes in all; None stands for all rows."""
+        totals: dict[str, tuple[int, int]] = {}
+        numbers = None if rows is None else np.searchsorted(self.starts, rows, "right") - 1
+        for number in range(len(self.shards)) if numbers is None else np.unique(numbers).tolist():
+            own = None if rows is None else rows[numbers == number] - self.starts[number]
+            for name, (count, size) in field_totals(self.rows_of(number), own).items():
+                known = totals.get(name, (0, 0))
+                totals[name] = known[0] + count, known[1] + size
+        return totals
+
+    def shard_bytes(self, number: int) -> int:
+        """The size of one shard, as it is stored."""
+        ref = self.shards[number]
+        return self.rows_of(number).facts.size if ref.size is None else ref.size
+
+    def shard_version(self, number: int) -> str:
+        """A text that differs when the shard is written anew."""
+        facts = self.rows_of(number).facts
+        return f"{facts.size}-{facts.head_crc:08x}"
+
     def record(self, number: int, path: str | None = None) -> ShardRecord:
         """What a manifest says of one shard; ``path`` is the name it has there."""
         return record_of(base_name(self.shards[number].url) if path is None else path, self.rows_of(number))
@@ -168,9 +189,56 @@ class Table:
                 found[position] = key
         return found
 
+    def mean_bytes(self, number: int, field: str) -> float:
+        """The mean size of a field in one shard, over all its samples."""
+        part = self.rows_of(number).fields.get(field)
+        return float(part.size.mean()) if part is not None and len(part.size) else 0.0
+
+    def rows_per_read(self, number: int, fields: Sequence[str] | None) -> int:
+        """How many rows of a shard are good to read at once."""
+        return rows_per_read(self.rows_of(number), fields)
+
+    def columns_of(self, number: int) -> tuple[str, ...]:
+        """The metadata columns of one shard."""
+        return tuple(self.rows_of(number).columns)
+
+    def shard_keys(self, number: int) -> pa.StringArray:
+        """The keys of one shard."""
+        return self.rows_of(number).keys
+
     def column_names(self) -> tuple[str, ...]:
         """Every metadata column, over all shards."""
-        return tuple(dict.fromkeys(name for number in range(len(self.shards)) for name in self.rows_of(number).columns))
+        return tuple(self.column_types())
+
+    def column_types(self, most_shards: int | None = None) -> dict[str, pa.DataType]:
+        """The type of each metadata column, over the first shards or all, as the first that has it stores it."""
+        types: dict[str, pa.DataType] = {}
+        for number in range(len(self.shards[:most_shards])):
+            for name, column in self.rows_of(number).columns.items():
+                types.setdefault(name, column.type)
+        return types
+
+    def columns_left_out(self, most_shards: int | None = None) -> dict[str, str]:
+        """Columns that the index of some shard does not have although samples have values for them, and why."""
+        found: dict[str, str] = {}
+        for number in range(len(self.shards[:most_shards])):
+            found |= self.rows_of(number).facts.dropped
+        return found
+
+    def values(self, row: int) -> dict[str, Any]:
+        """The value of each metadata column that the index has of one row."""
+        number, own = self.locate(row)
+        return {name: column[own].as_py() for name, column in self.rows_of(number).columns.items()}
+
+    def unanswerable(self, name: str) -> str | None:
+        """Why samples may have values under a name, or a longer one that ends so, which the index does not have."""
+        for number in range(len(self.shards)):
+            facts = self.rows_of(number).facts
+            meant = [known for known in (*facts.dropped, *facts.nested) if known.endswith(f".{name}")]
+            reason = next(filter(None, map(facts.unanswerable, (name, *meant))), None)
+            if reason is not None:
+                return reason
+        return None
 
     def columns(self, names: Sequence[str], *, strict: bool = True, as_float: bool = False) -> pa.Table:
         """Metadata columns, one row a sample; null where a sample has no such value.

@@ -98,11 +98,7 @@ def _type(opened: ViewerSession, name: str) -> str:
     source = opened.shards
     if source is None:
         return ""
-    for number in range(min(4, len(source.shards))):
-        column = source.shard(number).index.columns.get(name)
-        if column is not None:
-            return str(column.type)
-    return ""
+    return str(source.index.column_types(4).get(name, ""))
 
 
 def _names(columns: dict[str, str], word: str) -> list[Suggestion]:

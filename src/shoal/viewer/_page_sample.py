@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +12,6 @@ import numpy as np
 from shoal.errors import PositionError, ShoalError
 from shoal.sample._lens import Lens
 from shoal.schema._schema import Schema
-from shoal.shard._shard_rows import field_totals
 from shoal.shard._source import ShardSource
 from shoal.store._url import base_name
 
@@ -85,12 +85,12 @@ def _walk(ask: SampleQuery, position: int, count: int) -> Html:
 
 
 def _section(record: Record, number: int, values: dict[str, Any]) -> Html:
-    member, crc = record.members[number], record.crcs[number]
+    member = record.members[number]
     value, place, kind = values.get(member.field), stored_path(record, member.field), kind_of(member.field)
     whole = value is not None and not isinstance(value, Failure | TooLarge) and member.size <= PAGE_LIMITS.get(kind, 0)
     facts = [("offset", f"{member.offset:,}"), ("size", f"{member.size:,} B")]
-    facts += [("crc32", f"{crc:08x}")] if crc is not None else []
-    checked = tag("span", "checksum right", cls="good") if whole and crc is not None else None
+    facts += [("crc32", f"{member.crc32:08x}")] if member.crc32 is not None else []
+    checked = tag("span", "checksum right", cls="good") if whole and member.crc32 is not None else None
     said = [tag("div", tag("dt", name), tag("dd", what)) for name, what in facts]
     peek = tag(
         "details",
@@ -140,11 +140,10 @@ def _sample_columns(opened: ViewerSession, record: Record) -> Html | None:
     source = opened.shards
     if source is None or record.shard is None or record.problem is not None:
         return None
-    columns = source.shard(record.shard).index.columns
-    rows = []
-    for name, column in list(columns.items())[:60]:
-        value = column[record.row].as_py()
-        rows.append(tag("div", tag("dt", plain(name, 60)), tag("dd", _cell_text(value))))
+    rows = [
+        tag("div", tag("dt", plain(name, 60)), tag("dd", _cell_text(value)))
+        for name, value in itertools.islice(source.index.values(record.number).items(), 60)
+    ]
     return tag("section", tag("h2", "In the index"), tag("dl", *rows, cls="pairs")) if rows else None
 
 
@@ -289,7 +288,7 @@ def _fields(source: ShardSource) -> Html:
     totals: dict[str, list[int]] = {}
     records = () if source.manifest is None else source.manifest.shards
     known = [record.fields for record in records if record.fields]
-    counted = known or [field_totals(source.shard(number).index) for number in range(min(8, len(source.shards)))]
+    counted = known or [source.index.record(number).fields for number in range(min(8, len(source.shards)))]
     for fields in counted:
         for name, (samples, size) in fields.items():
             total = totals.setdefault(name, [0, 0])
@@ -305,14 +304,9 @@ def _fields(source: ShardSource) -> Html:
 def _schema_columns(opened: ViewerSession) -> Html | None:
     source = opened.shards
     names = opened.column_names()
-    types: dict[str, str] = {}
-    dropped: dict[str, str] = {}
-    for number in range(min(4, len(source.shards)) if source is not None else 0):
-        index = source.shard(number).index if source is not None else None
-        if index is not None:
-            types |= {name: str(column.type) for name, column in index.columns.items()}
-            dropped |= index.facts.dropped
-    rows: list[Sequence[Child]] = [(plain(name, 120), types.get(name, "")) for name in names[:500]]
+    types = {} if source is None else source.index.column_types(4)
+    dropped = {} if source is None else source.index.columns_left_out(4)
+    rows: list[Sequence[Child]] = [(plain(name, 120), str(types.get(name, ""))) for name in names[:500]]
     rows += [
         (plain(name, 120), tag("span", f"left out: {plain(reason)}", cls="quiet"))
         for name, reason in list(dropped.items())[:100]

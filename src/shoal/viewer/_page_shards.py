@@ -13,7 +13,7 @@ import msgspec
 
 from shoal.errors import ObjectNotFoundError, PositionError, ShoalError
 from shoal.shard._journal import UnfinishedWrite
-from shoal.shard._manifest import ShardRecord, record_of
+from shoal.shard._manifest import ShardRecord
 from shoal.shard._source import ShardSource
 from shoal.shard._verify import verify_shard
 from shoal.store._operations import get, stat
@@ -87,7 +87,7 @@ def _rows(opened: ViewerSession, source: ShardSource) -> list[_Row]:
     for number, ref in enumerate(source.shards):
         record = next((record for path, record in known.items() if ref.url.endswith(f"/{path}")), None)
         split = opened.looked.split or ""
-        record = record or record_of(base_name(ref.url), source.shard(number).index)
+        record = record or source.index.record(number)
         found.append(_Row(number, ref.url, split, record, int(source.starts[number])))
     return found
 

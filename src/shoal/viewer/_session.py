@@ -41,7 +41,7 @@ from shoal.sample._lens import Lens, default_network
 from shoal.shard._journal import UnfinishedWrite, unfinished_writes
 from shoal.shard._manifest import manifest_url
 from shoal.shard._read import read_row
-from shoal.shard._shard_rows import Member, members_of
+from shoal.shard._shard_rows import Member
 from shoal.shard._source import ShardSource
 from shoal.store._operations import stat
 from shoal.store._registry import store_for
@@ -120,14 +120,12 @@ class Record:
     row: int = 0
     shard: int | None = None
     members: tuple[Member, ...] = ()
-    crcs: tuple[int | None, ...] = ()
     problem: ShoalError | None = None
     """Why nothing is known of it: its shard cannot be opened."""
 
     def crc_of(self, field: str) -> int | None:
         """The checksum that the index has of a field."""
-        named = zip(self.members, self.crcs, strict=True)
-        return next((crc for member, crc in named if member.field == field), None)
+        return next((member.crc32 for member in self.members if member.field == field), None)
 
 
 class ViewerSession:
@@ -281,8 +279,7 @@ class ViewerSession:
         source = self.shards
         if source is None:
             return self.dataset.column_names
-        some = (source.shard(number).index.columns for number in range(min(shards, len(source.shards))))
-        return tuple(dict.fromkeys(name for columns in some for name in columns))
+        return tuple(source.index.column_types(shards))
 
     def records(self, numbers: IntArray) -> list[Record]:
         """Where these samples lie. Raises PositionError."""
@@ -298,14 +295,12 @@ class ViewerSession:
     def _record(self, source: ShardSource, number: int, place: int) -> Record:
         row = number - int(source.starts[place])
         try:
-            shard = source.shard(place)
+            members = tuple(source.index.members(number))
+            key = source.index.keys(np.array([number]))[0]
         except ShoalError as error:
             self.noticed(error)
             return Record(number, f"sample {number:,}", source.shards[place].url, row, place, problem=error)
-        members = tuple(members_of(shard.index, row))
-        columns = (shard.index.fields[member.field].crc for member in members)
-        crcs = tuple(None if column is None else int(column[row]) for column in columns)
-        return Record(number, shard.index.keys[row].as_py(), shard.url, row, place, members, crcs)
+        return Record(number, key, source.shards[place].url, row, place, members)
 
 
 def _typed(looked: ViewOptions) -> dict[str, Any]:
