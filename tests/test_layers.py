@@ -36,10 +36,19 @@ STAGES = {
     ],
     "shard": [
         *["_background_thread", "_tar_header", "_member_names", "_tar_scan", "_compression", "_arrow_arrays"],
-        *["_metadata_columns", "_shard_rows", "_index", "_byte_reader", "_index_build", "_shard", "_extents"],
-        *["_read_plan", "_read", "_stream", "_foreign_index", "_foreign_formats", "_shard_file", "_open_shards"],
-        *["_manifest", "_split_names", "_journal", "_energon_splits", "_sequential", "_memory_cache", "_table"],
-        *["_source", "_shuffle_window", "_discovery", "_destination", "_writer", "_sharding_service", "_copy"],
+        *[
+            "_metadata_columns",
+            "_shard_rows",
+            "_index",
+            "_stored_rows",
+            "_byte_reader",
+            "_index_build",
+            "_shard",
+            "_extents",
+        ],
+        *["_extents", "_read_plan", "_read", "_stream", "_foreign_index", "_foreign_formats", "_shard_file"],
+        *["_open_shards", "_manifest", "_split_names", "_journal", "_energon_splits", "_sequential", "_memory_cache"],
+        *["_table", "_source", "_shuffle_window", "_discovery", "_destination", "_writer", "_sharding_service", "_copy"],
         *["_verify", "_generation"],
     ],
     "load": [

@@ -15,7 +15,9 @@ import pytest
 import shoal
 from shoal.build import repair, report_page
 from shoal.errors import ObjectExistsError, ObjectNotFoundError, OptionError, StoreError
-from shoal.shard import KeyRule, index_url, load_index, load_manifest, save_manifest, verify_dataset
+from shoal.shard import KeyRule, load_index, load_manifest, verify_dataset
+from shoal.shard._journal import commit
+from shoal.shard._stored_rows import index_url
 from shoal.store import MemoryStore, register_store, store_for
 
 
@@ -175,7 +177,8 @@ def test_a_manifest_that_miscounts_is_put_right(root):
     manifest = load_manifest(str(root))
     first, *rest = manifest.shards
     wrong = shoal.shard.ShardRecord(first.path, 99, first.bytes)
-    save_manifest(shoal.shard.Manifest({"train": (wrong, *rest)}, manifest.metadata), str(root))
+    manifest = shoal.shard.Manifest({"train": (wrong, *rest)}, manifest.metadata)
+    commit(str(root), lambda before: manifest)
     done = repair(root)
     assert (actions(done), done.lost) == (["recorded", "sound", "sound"], 95)
     assert load_manifest(str(root)).samples == 12
@@ -283,7 +286,7 @@ def test_other_rules_of_names_are_kept(tmp_path):
     reader.close()
     shoal.shard.save_index(index, index_url(str(root), "a.tar"))
     record = shoal.shard.record_of("a.tar", index)
-    save_manifest(shoal.shard.Manifest({"train": (record,)}, rule=rule), str(root))
+    commit(str(root), lambda before: shoal.shard.Manifest({"train": (record,)}, rule=rule))
     flip(root / "a.tar", b"b.1.jpgb.1.jpg")
     done = repair(root)
     assert (done.saved, [lost.key for lost in done.shards[0].lost]) == (1, ["b.1"])

@@ -12,7 +12,8 @@ from tests.scale import times
 
 import shoal
 from shoal.build import repair
-from shoal.shard import index_url, load_index, load_manifest, members_of, verify_dataset
+from shoal.shard import load_index, load_manifest, members_of, verify_dataset
+from shoal.shard._stored_rows import index_url
 from shoal.store import store_for
 
 FIELDS = ("bin", "cls", "jpg", "json", "txt")

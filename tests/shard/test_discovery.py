@@ -5,14 +5,8 @@ from __future__ import annotations
 import pytest
 
 from shoal.errors import FieldError, ObjectNotFoundError
-from shoal.shard import (
-    Manifest,
-    ShardWriter,
-    load_manifest,
-    locate_shards,
-    manifest_url,
-    save_manifest,
-)
+from shoal.shard import Manifest, ShardWriter, load_manifest, locate_shards, manifest_url
+from shoal.shard._journal import commit
 
 
 @pytest.fixture
@@ -55,7 +49,7 @@ def test_a_split_that_is_not_there_names_those_that_are(folder):
 
 
 def test_a_split_of_an_empty_dataset(tmp_path):
-    save_manifest(Manifest({}), str(tmp_path))
+    commit(str(tmp_path), lambda before: Manifest({}))
     with pytest.raises(FieldError, match="it is empty"):
         locate_shards(tmp_path, "train")
 

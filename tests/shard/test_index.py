@@ -19,8 +19,9 @@ import shoal
 from shoal.cli import main
 from shoal.errors import ShardIndexError
 from shoal.shard import _index as index_module
-from shoal.shard import index_url, load_index, save_index
+from shoal.shard import load_index, save_index
 from shoal.shard._index import encode_index, parts_of
+from shoal.shard._stored_rows import index_url
 
 PROGRAM = """
 import os, random, sys

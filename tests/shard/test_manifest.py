@@ -27,11 +27,10 @@ from shoal.shard import (
     locate_shards,
     manifest_url,
     merge_shards,
-    save_manifest,
-    update_manifest,
     verify_dataset,
 )
-from shoal.shard._manifest import decode_manifest, encode_manifest, joined_schema, lock_manifest
+from shoal.shard._journal import commit
+from shoal.shard._manifest import decode_manifest, encode_manifest, joined_schema, lock_manifest, update_manifest
 
 names = st.text(st.sampled_from("abc-0123456789"), min_size=1, max_size=8)
 counts = st.integers(0, 2**40)
@@ -161,7 +160,8 @@ def test_no_manifest_is_none(tmp_path):
 
 def test_saved_where_it_is_looked_for(tmp_path):
     manifest = Manifest({"train": (record("a.tar"),)}, {"x": 1})
-    assert save_manifest(manifest, str(tmp_path)) == manifest_url(str(tmp_path)) == f"{tmp_path}/.shoal/manifest.json"
+    assert manifest_url(str(tmp_path)) == f"{tmp_path}/.shoal/manifest.json"
+    assert commit(str(tmp_path), lambda before: manifest) == manifest
     assert load_manifest(str(tmp_path)) == manifest
 
 

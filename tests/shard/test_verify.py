@@ -22,15 +22,15 @@ from shoal.shard import (
     ShardWriter,
     VerifyOptions,
     index_shard,
-    index_url,
     load_index,
     load_manifest,
     save_index,
-    save_manifest,
     verify_dataset,
     verify_shard,
     with_hashes,
 )
+from shoal.shard._journal import commit
+from shoal.shard._stored_rows import index_url
 from shoal.store import MemoryStore, register_store, store_for
 
 COMPRESSIONS = [None, "gzip", "bz2", "xz", "zstd"]
@@ -386,7 +386,7 @@ def test_counts_against_the_manifest():
     root = dataset()
     manifest = load_manifest(root)
     records = tuple(replace(record, samples=9, bytes=1) for record in manifest.splits["train"])
-    save_manifest(replace(manifest, splits={"train": records}), root)
+    commit(root, lambda before: replace(manifest, splits={"train": records}))
     assert kinds(root) == {f"s-00000{number}.tar": ["manifest"] * 2 for number in range(3)}
 
 
@@ -397,9 +397,9 @@ def test_hashes():
         for report in verify_dataset(root, options=VerifyOptions(hashed=True))
     }
     assert all(hashes.values())
-    save_manifest(with_hashes(load_manifest(root), hashes), root)
+    commit(root, lambda before: with_hashes(load_manifest(root), hashes))
     assert kinds(root, hashed=True)["s-000000.tar"] == []
-    save_manifest(with_hashes(load_manifest(root), {"s-000000.tar": "0" * 64}), root)
+    commit(root, lambda before: with_hashes(load_manifest(root), {"s-000000.tar": "0" * 64}))
     assert kinds(root, hashed=True)["s-000000.tar"] == ["hash"]
     assert kinds(root)["s-000000.tar"] == []
 

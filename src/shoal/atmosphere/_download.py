@@ -27,7 +27,8 @@ from shoal.errors import (
 )
 from shoal.schema._json_schema import schema_to_json
 from shoal.schema._schema import Schema
-from shoal.shard._manifest import Manifest, ShardRecord, save_manifest
+from shoal.shard._journal import commit
+from shoal.shard._manifest import Manifest, ShardRecord
 from shoal.shard._split_names import split_of
 from shoal.store._base import ObjectInfo, ObjectReader
 from shoal.store._cache import cache_dir, count_added, mark_used
@@ -297,5 +298,5 @@ def mount(
         by_split.setdefault(one.split, []).append(record)
     splits = {split: tuple(records) for split, records in by_split.items()}
     document = None if schema is None else schema_to_json(schema)
-    save_manifest(Manifest(splits, schema=document), _in_memory(root))
+    commit(_in_memory(root), lambda before: Manifest(splits, schema=document))
     return root

@@ -15,7 +15,8 @@ from shoal.protocols import Resolved
 from shoal.sample._class_factory import class_from_schema
 from shoal.schema._json_schema import schema_to_json
 from shoal.schema._version import newest_version, version_precedence
-from shoal.shard._manifest import Manifest, ShardRecord, save_manifest
+from shoal.shard._journal import commit
+from shoal.shard._manifest import Manifest, ShardRecord
 from shoal.shard._open_shards import open_shard
 from shoal.shard._split_names import split_of
 from shoal.store._options import configured
@@ -227,7 +228,8 @@ def pull(
     splits: dict[str, tuple[ShardRecord, ...]] = {}
     for split, record in _records(dataset, shards, paths):
         splits[split] = (*splits.get(split, ()), record)
-    save_manifest(Manifest(splits, {"uri": str(dataset.uri)}, schema_to_json(schema)), folder)
+    manifest = Manifest(splits, {"uri": str(dataset.uri)}, schema_to_json(schema))
+    commit(folder, lambda before: manifest)
     return paths
 
 

@@ -19,17 +19,9 @@ import msgspec
 
 from shoal.errors import ObjectExistsError, ObjectNotFoundError, OptionError, WriteError
 from shoal.shard._destination import Destination, check_payload_fits, fits_pattern, load_destination
-from shoal.shard._journal import commit_staged, recover, staging_url
-from shoal.shard._manifest import (
-    Manifest,
-    ShardRecord,
-    check_schema_fits,
-    joined_schema,
-    load_manifest,
-    merge_shards,
-    update_manifest,
-)
-from shoal.shard._open_shards import index_url
+from shoal.shard._journal import commit, recover, staging_url
+from shoal.shard._manifest import Manifest, ShardRecord, check_schema_fits, joined_schema, load_manifest, merge_shards
+from shoal.shard._stored_rows import remove_shards
 from shoal.store._pattern import number_in_name
 from shoal.store._registry import store_for
 from shoal.store._url import base_name, join_url, local_path, relative_url, scheme_of
@@ -298,12 +290,10 @@ class BuildJournal:
         """Delete what an interrupted build with other options left."""
         self._staged = bool(lines[0].get("staged"))
         folder = self._folder
-        store = store_for(folder)
         manifest = None if self._staged else load_manifest(folder)
         listed = set() if manifest is None else {record.path for record in manifest.shards}
-        for path in [path for path in _paths_below(folder) if self._target.is_ours(path) and path not in listed]:
-            store.delete(index_url(folder, path))
-            store.delete(join_url(folder, path))
+        ours = [path for path in _paths_below(folder) if self._target.is_ours(path) and path not in listed]
+        remove_shards(folder, ours)
         self._staged = False
         self._delete_segments()
 
@@ -325,9 +315,9 @@ class BuildJournal:
             return self._manifest(before, report, metadata, schema)
 
         if self._staged:
-            commit_staged(root, change, [record.path for record in report.shards], self._replaced)
+            commit(root, change, staged=[record.path for record in report.shards], replaced=self._replaced)
         else:
-            update_manifest(root, change)
+            commit(root, change)
         shards = [_built_shard_document(built) for built in builts]
         document = msgspec.json.encode({**report.to_json(), "facts": self.facts, "shards": shards})
         store_for(self._report_url).write_all(self._report_url, msgspec.json.format(document, indent=1) + b"\n")

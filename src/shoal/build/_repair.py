@@ -38,12 +38,13 @@ from shoal.errors import (
 )
 from shoal.shard._discovery import ShardList, locate_existing
 from shoal.shard._index import load_index, save_index
-from shoal.shard._journal import commit_staged, staging_url
-from shoal.shard._manifest import Manifest, ShardRecord, manifest_url, record_of, save_manifest
+from shoal.shard._journal import commit, staging_url
+from shoal.shard._manifest import Manifest, ShardRecord, manifest_url, record_of
 from shoal.shard._member_names import WEBDATASET_RULE, KeyRule, split_name
-from shoal.shard._open_shards import find_index, index_shard, index_url
+from shoal.shard._open_shards import find_index, index_shard
 from shoal.shard._shard import Decoders
 from shoal.shard._shard_rows import ShardRows, members_of
+from shoal.shard._stored_rows import index_path, save_rows
 from shoal.shard._verify import Problem, ShardReport, VerifyOptions, verify_shard
 from shoal.shard._writer import write_shard
 from shoal.store._base import ObjectReader, ObjectWriter
@@ -511,7 +512,10 @@ def _sidecars(task: RepairTask) -> list[str]:
     """Return the URLs of the shard's index files."""
     folder = parent_url(task.url)
     inner = f"{base_name(folder)}/{base_name(task.url)}"
-    default_urls = [index_url(folder, base_name(task.url)), index_url(parent_url(folder), inner)]
+    default_urls = [
+        join_url(folder, index_path(base_name(task.url))),
+        join_url(parent_url(folder), index_path(inner)),
+    ]
     urls = default_urls if task.sidecar is None else [task.sidecar]
     return [url for url in urls if exists(url)]
 
@@ -601,7 +605,7 @@ def _write_with_tarfile(
     writer.commit()
     with closing(store_for(url).open(url)) as reader:
         index = index_shard(reader, rule)
-    save_index(index, index_url(parent_url(url), base_name(url)))
+    save_rows(index, parent_url(url), base_name(url))
     return index
 
 
@@ -666,13 +670,13 @@ def _commit_with_manifest(repairs: list[_PreparedRepair], gone: list[_PreparedRe
         _move_shard(each, staging, with_index=True)
     paths, removed = ([each.task.path for each in those] for those in (changed, gone))
     # Applied to the current manifest, so that concurrent changes are kept.
-    commit_staged(root, lambda before: _new_manifest(before, repairs, gone), paths, removed)
+    commit(root, lambda before: _new_manifest(before, repairs, gone), staged=paths, replaced=removed)
 
 
 def _move_shard(each: _PreparedRepair, folder: str, *, with_index: bool) -> None:
     """Move a new shard, if there is one, to ``folder``, and save its index there."""
     if with_index and each.index is not None:
-        save_index(each.index, index_url(folder, each.task.path))
+        save_rows(each.index, folder, each.task.path)
     if each.staged is not None:
         store_for(each.staged).move(each.staged, join_url(folder, each.task.path))
 
@@ -722,7 +726,8 @@ def _write_to_output(repairs: list[_PreparedRepair], gone: list[_PreparedRepair]
         _move_shard(each, target.output, with_index=target.manifest is not None)
     if target.manifest is not None:
         gone = [*gone, *(each for each in repairs if each.repair.action == "missing")]
-        save_manifest(_new_manifest(target.manifest, repairs, gone), target.output)
+        after = _new_manifest(target.manifest, repairs, gone)
+        commit(target.output, lambda before: after)
 
 
 def _remove_folder(folder: str) -> None:

@@ -15,12 +15,11 @@ from shoal.codec._codec import EncodeOptions
 from shoal.errors import ErrorBudgetExceeded, ShoalError, WriteError
 from shoal.formats._member_values import as_member, member_key, member_name
 from shoal.shard._copy import CopySource, copy_samples
-from shoal.shard._index import save_index
 from shoal.shard._manifest import ShardRecord
 from shoal.shard._member_names import META_MEMBER, check_key
-from shoal.shard._open_shards import index_url
 from shoal.shard._shard_file import EncodedSample, SampleEncoder, ShardFile, WrittenShard
 from shoal.shard._source import ShardSource
+from shoal.shard._stored_rows import save_rows
 from shoal.shard._table import ShardRef
 from shoal.store._url import join_url
 
@@ -184,7 +183,7 @@ class OpenShard:
 
 def save_record(written: WrittenShard, output: ShardOutput, path: str) -> ShardRecord:
     """Save the index of a shard that was written, and return its record for the manifest."""
-    save_index(written.index, index_url(output.folder, path))
+    save_rows(written.index, output.folder, path)
     keys = written.index.keys
     first, last = keys[0].as_py(), keys[-1].as_py()
     compression = output.compression

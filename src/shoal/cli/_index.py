@@ -22,11 +22,13 @@ from shoal.shard._foreign_formats import (
     import_wids,
 )
 from shoal.shard._index import save_index
-from shoal.shard._manifest import Manifest, load_manifest, manifest_url, merge_shards, record_of, update_manifest
+from shoal.shard._journal import commit
+from shoal.shard._manifest import Manifest, load_manifest, manifest_url, merge_shards, record_of
 from shoal.shard._member_names import WEBDATASET_RULE, KeyRule
-from shoal.shard._open_shards import cached_index_url, fitting_index, index_shard, index_url
+from shoal.shard._open_shards import fitting_index, index_shard
 from shoal.shard._shard_rows import ShardRows
 from shoal.shard._split_names import split_of
+from shoal.shard._stored_rows import cached_index_url, index_url
 from shoal.shard._table import ShardRef
 from shoal.store._base import ObjectReader
 from shoal.store._registry import store_for
@@ -184,7 +186,7 @@ def _exists(url: str) -> bool:
 def _write_manifest(root: str, shards: list[_IndexedShard]) -> str | None:
     """Add the shards to the manifest, and return its URL; None where nothing changed."""
     before = load_manifest(root)
-    after = update_manifest(root, lambda now: _with_shards(now, root, shards))
+    after = commit(root, lambda now: _with_shards(now, root, shards))
     return None if after == before else manifest_url(root)
 
 

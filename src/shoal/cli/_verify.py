@@ -13,7 +13,7 @@ from shoal.build._repair import repair as repair_all
 from shoal.build._verify import verify as verify_all
 from shoal.errors import OptionError, StoreError
 from shoal.shard._discovery import ShardList, locate_shards
-from shoal.shard._manifest import update_manifest
+from shoal.shard._journal import commit
 from shoal.shard._verify import ShardReport, with_hashes
 from shoal.store._operations import put, stat
 from shoal.store._url import relative_url
@@ -110,7 +110,7 @@ def _fill_hashes(located: ShardList, reports: Sequence[ShardReport]) -> int:
     sound = {relative_url(report.url, root): report.sha256 for report in reports if report.ok and report.sha256}
     hashes = {path: sha256 for path, sha256 in sound.items() if path in missing and sha256 is not None}
     if hashes:
-        update_manifest(root, lambda before: with_hashes(before, hashes))
+        commit(root, lambda before: with_hashes(before, hashes))
     return len(hashes)
 
 

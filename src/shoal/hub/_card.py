@@ -25,9 +25,10 @@ from shoal.errors import CodecError, FormatError, MissingExtraError
 from shoal.schema._json_schema import schema_from_json
 from shoal.shard._manifest import Manifest, ShardRecord
 from shoal.shard._source import ShardSource
+from shoal.shard._stored_rows import index_path
 from shoal.shard._table import ShardRef
 
-from ._content import Content, HubFolder, content_of, index_path, raw_rows
+from ._content import Content, HubFolder, content_of, raw_rows
 
 __all__ = ["Card", "CardOptions", "dataset_card", "features_of", "made_card", "shown_value"]
 

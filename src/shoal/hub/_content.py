@@ -17,11 +17,11 @@ from shoal.errors import FieldError, ObjectNotFoundError, OptionError
 from shoal.schema._json_schema import schema_to_json
 from shoal.shard._copy import copy_samples
 from shoal.shard._discovery import SHARD_ENDINGS, locate_shards
-from shoal.shard._index import load_index, save_index
 from shoal.shard._manifest import Manifest, ShardRecord, load_manifest, manifest_url, merge_shards, record_of
-from shoal.shard._open_shards import index_shard, index_url
+from shoal.shard._open_shards import index_shard
 from shoal.shard._shard_rows import ShardRows
 from shoal.shard._source import ShardSource, Source
+from shoal.shard._stored_rows import index_path, load_rows, save_rows
 from shoal.shard._table import ShardRef
 from shoal.shard._writer import ShardWriter
 from shoal.store._registry import store_for
@@ -33,7 +33,6 @@ __all__ = [
     "HubFolder",
     "compacted",
     "content_of",
-    "index_path",
     "manifest_path",
     "raw_rows",
 ]
@@ -97,7 +96,7 @@ def compacted(content: Content, staging: str) -> Content:
         if index is None:
             del files[path], files[index_path(path)]
         else:
-            files |= {path: join_url(staging, path), index_path(path): index_url(staging, path)}
+            files |= {path: join_url(staging, path), index_path(path): join_url(staging, index_path(path))}
             records[path] = record_of(path, index)
     splits = {
         name: tuple(records.get(record.path, record) for record in members if record.path in files)
@@ -118,7 +117,7 @@ def _without_rows(content: Content, path: str, deleted: IntArray, staging: str) 
         index = _rewritten(target, source, rows) if written is None else written.index
     finally:
         source.close()
-    save_index(index, index_url(staging, path))
+    save_rows(index, staging, path)
     return index
 
 
@@ -126,7 +125,7 @@ def _rewritten(target: str, source: ShardSource, rows: IntArray) -> ShardRows:
     with ShardWriter(target, max_samples=len(rows), max_bytes=1 << 62) as writer:
         for sample in raw_rows(source, rows, None, _RUN_BYTES / _MAX_REWRITE_ROWS):
             writer.write(sample)
-    return load_index(index_url(parent_url(target), base_name(target)))
+    return load_rows(parent_url(target), base_name(target))
 
 
 def _records(manifest: Manifest, split: str) -> Any:
@@ -144,7 +143,7 @@ def _of_folder(root: str, staging: str) -> Content:
     below = [(relative_url(info.url, root), info.url) for info in store_for(root).list(root)]
     files = {path: url for path, url in below if path in shards or _is_pushed(path)}
     home = staging if held is None else root
-    files |= {index_path(path): index_url(home, path) for path in shards}
+    files |= {index_path(path): join_url(home, index_path(path)) for path in shards}
     files.pop(manifest_path(), None)
     return Content(root, manifest, files, files.pop(_README, None), _deleted_rows(root, manifest))
 
@@ -186,7 +185,7 @@ def _indexed(root: str, staging: str) -> Manifest:
                 index = index_shard(reader)
             finally:
                 reader.close()
-            save_index(index, index_url(staging, path))
+            save_rows(index, staging, path)
             records.append(record_of(path, index))
         manifest = merge_shards(manifest, split, records)
     return manifest
@@ -195,11 +194,6 @@ def _indexed(root: str, staging: str) -> Manifest:
 def manifest_path() -> str:
     """Where the manifest is in a repository."""
     return relative_url(manifest_url("x"), "x")
-
-
-def index_path(path: str) -> str:
-    """Where the index of a shard is in a repository."""
-    return relative_url(index_url("x", path), "x")
 
 
 def _of_splits(splits: Mapping[str, Dataset[Any]], staging: str) -> Content:

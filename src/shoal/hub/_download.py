@@ -24,10 +24,11 @@ from shoal.errors import (
 )
 from shoal.shard._compression import fitting_compression
 from shoal.shard._discovery import SHARD_ENDINGS, locate_shards
-from shoal.shard._manifest import Manifest, ShardRecord, load_manifest, merge_shards, record_of, update_manifest
-from shoal.shard._open_shards import index_url
+from shoal.shard._journal import commit
+from shoal.shard._manifest import Manifest, ShardRecord, load_manifest, merge_shards, record_of
 from shoal.shard._source import ShardSource
 from shoal.shard._split_names import split_alias
+from shoal.shard._stored_rows import index_path
 from shoal.shard._table import ShardRef
 from shoal.shard._writer import write_shard
 from shoal.store._huggingface import HubFile, HubStore
@@ -36,7 +37,7 @@ from shoal.store._registry import store_for
 from shoal.store._url import join_url, local_path, relative_url, scheme_of
 
 from ._client import hub_url, use_access
-from ._content import TOMBSTONES_PATH, HubFolder, index_path, manifest_path, raw_rows
+from ._content import TOMBSTONES_PATH, HubFolder, manifest_path, raw_rows
 
 __all__ = ["download"]
 
@@ -176,7 +177,7 @@ class _Job:
                 for each in work:
                     each.cancel()
         if wanted.has_manifest:
-            update_manifest(self._target, lambda before: _merged(before, wanted))
+            commit(self._target, lambda before: _merged(before, wanted))
 
     def _fetch(self, file: HubFile) -> None:
         place = join_url(self._target, _inside(file.path))
@@ -211,7 +212,7 @@ class _Job:
     def _fetch_columns(self, split: str, record: ShardRecord, manifest: Manifest, columns: Sequence[str]) -> None:
         url = join_url(self._root, record.path)
         known = record.samples if record.samples >= 0 else None
-        sidecar = index_url(self._root, record.path) if known is not None else None
+        sidecar = join_url(self._root, index_path(record.path)) if known is not None else None
         source = ShardSource([ShardRef(url, known, sidecar, manifest.rule)], rule=manifest.rule)
         place = join_url(self._target, record.path)
         if not self._overwrite and os.path.lexists(place):
@@ -229,7 +230,7 @@ class _Job:
             metadata = {**before.metadata, **manifest.metadata}
             return merge_shards(replace(before, metadata=metadata), split, [written])
 
-        update_manifest(self._target, merged)
+        commit(self._target, merged)
 
     def _tell(self, files: int, size: int) -> None:
         with self._lock:

@@ -15,17 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.dataset._dataset import Dataset
 from shoal.errors import ObjectNotFoundError, ShoalWarning
-from shoal.shard._manifest import Manifest, encode_manifest, load_manifest
+from shoal.shard._journal import commit
+from shoal.shard._manifest import Manifest, load_manifest
+from shoal.shard._stored_rows import index_path
 from shoal.shard._verify import with_hashes
 from shoal.store._hub_access import hub_access
 from shoal.store._huggingface import HubStore
 from shoal.store._operations import Progress, Transferred, copy
 from shoal.store._registry import store_for
-from shoal.store._url import local_path, scheme_of
+from shoal.store._url import join_url, local_path, scheme_of
 
 from ._card import Card, CardOptions, made_card
 from ._client import client_of, full_name, hub_module, hub_url, patiently, use_access, without_bars
-from ._content import TOMBSTONES_PATH, Content, HubFolder, compacted, content_of, index_path, manifest_path
+from ._content import TOMBSTONES_PATH, Content, HubFolder, compacted, content_of, manifest_path
 
 if TYPE_CHECKING:
     import huggingface_hub
@@ -212,7 +214,9 @@ class _Push:
     def _small_files(self, content: Content, card: Card | None, adds: Mapping[str, Any]) -> list[Any]:
         """What is made for each push: the manifest, which now knows the hash of each shard, and the card."""
         hashes = {record.path: adds[record.path].upload_info.sha256.hex() for record in content.manifest.shards}
-        files = {manifest_path(): encode_manifest(with_hashes(content.manifest, hashes))}
+        commit(self._copies, lambda before: with_hashes(content.manifest, hashes))
+        url = join_url(self._copies, manifest_path())
+        files = {manifest_path(): store_for(url).read_all(url)}
         if card is not None:
             files |= {_README: card.text.encode(), **card.pictures}
         elif content.readme is not None:

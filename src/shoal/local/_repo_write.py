@@ -25,9 +25,10 @@ from shoal.dataset._write import write_samples
 from shoal.errors import ObjectNotFoundError, OptionError, StoreError, WriteError
 from shoal.schema._json_schema import schema_from_json, schema_to_json
 from shoal.shard._discovery import SHARD_ENDINGS, locate_shards
-from shoal.shard._index import save_index
-from shoal.shard._manifest import Manifest, ShardRecord, load_manifest, update_manifest
-from shoal.shard._open_shards import fitting_index, index_shard, index_url
+from shoal.shard._journal import commit
+from shoal.shard._manifest import Manifest, ShardRecord, load_manifest
+from shoal.shard._open_shards import fitting_index, index_shard
+from shoal.shard._stored_rows import save_rows
 from shoal.shard._table import ShardRef
 from shoal.store._base import ObjectWriter
 from shoal.store._registry import store_for
@@ -161,7 +162,7 @@ def _copy_shards(dataset: Dataset[Any], refs: tuple[ShardRef, ...], split: str |
         metadata = {**before.metadata, **words}
         return Manifest({**before.splits, **copied}, metadata, document or before.schema, refs[0].rule)
 
-    update_manifest(task.folder, merged)
+    commit(task.folder, merged)
 
 
 def _manifest_of(dataset: Dataset[Any]) -> Manifest | None:
@@ -196,7 +197,7 @@ def _copy_shard(ref: ShardRef, name: str, task: _Task) -> ShardRecord:
     with closing(store_for(target).open(target)) as reader:
         kept = None if ref.sidecar is None else fitting_index(ref.sidecar, reader)
         index = index_shard(reader, ref.rule) if kept is None else kept
-    save_index(index, index_url(task.folder, name))
+    save_rows(index, task.folder, name)
     keys = index.keys
     first, last = (keys[0].as_py(), keys[-1].as_py()) if len(keys) else (None, None)
     task.renew()

@@ -25,7 +25,8 @@ import numpy.typing as npt
 
 from shoal.codec._arrays import decode_npy
 from shoal.errors import DecodeError, ManifestError, ShoalError, TarError, UnsafeNameError
-from shoal.shard._manifest import Manifest, ShardRecord, check_schema_fits, manifest_url, update_manifest
+from shoal.shard._journal import commit
+from shoal.shard._manifest import Manifest, ShardRecord, check_schema_fits, manifest_url
 
 __all__ = [
     "ARRAY_ENDING",
@@ -94,7 +95,7 @@ def describe_splits(root: Path, splits: Mapping[str, tuple[Sequence[ShardRecord]
         metadata = {**before.metadata, _METADATA: {**before.metadata.get(_METADATA, {}), **facts}}
         return replace(before, splits={**before.splits, **shards}, metadata=metadata)
 
-    update_manifest(str(root), described)
+    commit(str(root), described)
 
 
 def split_metadata(manifest: Manifest, root: str) -> dict[str, SplitMetadata]:

@@ -31,11 +31,11 @@ from shoal.errors import (
 )
 from shoal.shard._manifest import Manifest, ShardRecord, load_manifest
 from shoal.shard._member_names import WEBDATASET_RULE, KeyRule
-from shoal.shard._open_shards import index_url
 from shoal.shard._read import fetch, samples_of
 from shoal.shard._read_plan import is_run, plan_reads
 from shoal.shard._shard import Sample
 from shoal.shard._source import ShardSource
+from shoal.shard._stored_rows import index_path
 from shoal.shard._table import ShardRef
 from shoal.store._registry import is_remote, store_for
 from shoal.store._url import join_url, relative_url, scheme_of
@@ -124,7 +124,12 @@ def splits_at(root: str) -> dict[str, FoundSplit]:
 
 def _places(manifest: Manifest, root: str, split: str) -> tuple[ShardPlace, ...]:
     return tuple(
-        ShardPlace(join_url(root, record.path), record.samples, index_url(root, record.path), numbers=_numbers(record))
+        ShardPlace(
+            join_url(root, record.path),
+            record.samples,
+            join_url(root, index_path(record.path)),
+            numbers=_numbers(record),
+        )
         for record in manifest.splits.get(split, ())
     )
 

@@ -29,10 +29,9 @@ from shoal.codec._arrays import encode_npy
 from shoal.codec._codec import EncodeOptions
 from shoal.errors import ObjectExistsError, OptionError, WriteError
 from shoal.shard._destination import load_destination
-from shoal.shard._index import save_index
 from shoal.shard._manifest import ShardRecord, record_of
-from shoal.shard._open_shards import index_url
 from shoal.shard._shard_file import EncodedSample, SampleEncoder, ShardFile
+from shoal.shard._stored_rows import move_shard, save_rows
 
 from ._layout import (
     DATA_FOLDER,
@@ -106,7 +105,7 @@ class WriteTask:
 
 @dataclass(frozen=True, slots=True)
 class WrittenShards:
-    """The shards of a task; their paths are names in its folder, beside each its index, ``<name>.arrow``."""
+    """The shards of a task; their paths are names in its folder."""
 
     folder: str
     shards: tuple[ShardRecord, ...]
@@ -181,7 +180,7 @@ class _Shards:
         if self._file is None:
             return
         index = self._file.commit().index
-        save_index(index, os.path.join(self._folder, f"{self._name}.arrow"))
+        save_rows(index, self._folder, self._name)
         self.records.append(record_of(self._name, index))
         self._file = None
 
@@ -200,11 +199,7 @@ def place_shards(root: Path, split: str, parts: Iterable[WrittenShards], placed:
     for part in parts:
         for record in part.shards:
             path = shard_path(split, len(records))
-            index = Path(index_url(str(root), path))
-            index.parent.mkdir(parents=True, exist_ok=True)
-            for source, target in ((record.path, root / path), (f"{record.path}.arrow", index)):
-                os.replace(Path(part.folder) / source, target)
-                placed.append(target)
+            placed += map(Path, move_shard(part.folder, record.path, str(root), path))
             records.append(replace(record, path=path))
     return records
 

@@ -32,22 +32,18 @@ from ._foreign_formats import (
 )
 from ._index import load_index, save_index
 from ._index_build import build_index
-from ._journal import UnfinishedWrite, commit_staged, recover, staging_url, unfinished_writes
+from ._journal import UnfinishedWrite, unfinished_writes
 from ._manifest import (
     Manifest,
     ShardRecord,
-    encode_manifest,
-    joined_schema,
     load_manifest,
     manifest_url,
     merge_shards,
     record_of,
-    save_manifest,
-    update_manifest,
 )
 from ._member_names import META_MEMBER, WEBDATASET_RULE, KeyRule, check_key, key_hint, split_name
 from ._memory_cache import ShardMemoryCache
-from ._open_shards import cached_index_url, find_index, fitting_index, index_shard, index_url, open_shard
+from ._open_shards import index_shard, open_shard
 from ._read import BytesColumn
 from ._read_plan import ReadCost
 from ._shard import Decoders, Sample, Shard
@@ -121,33 +117,26 @@ __all__ = [
     "as_arrow",
     "as_floats",
     "build_index",
-    "cached_index_url",
     "can_copy",
     "check_key",
     "check_wids",
     "checked_rows",
     "column_error",
-    "commit_staged",
     "copy_samples",
     "crc32",
     "damaged",
     "decompressed",
-    "encode_manifest",
     "export_dali_idx",
     "export_tar_idx",
     "export_wids",
     "field_totals",
-    "find_index",
     "find_split",
-    "fitting_index",
     "import_dali",
     "import_energon",
     "import_wids",
     "index_shard",
-    "index_url",
     "is_dataset_folder",
     "join_columns",
-    "joined_schema",
     "key_hint",
     "load_index",
     "load_manifest",
@@ -161,20 +150,16 @@ __all__ = [
     "open_unpacked",
     "reader_stream",
     "record_of",
-    "recover",
     "refuse_unknown_column",
     "sample_spans",
     "save_index",
-    "save_manifest",
     "scan",
     "shards_by_split",
     "sniff",
     "split_alias",
     "split_name",
     "split_of",
-    "staging_url",
     "unfinished_writes",
-    "update_manifest",
     "verify_dataset",
     "verify_shard",
     "with_hashes",

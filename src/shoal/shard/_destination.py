@@ -20,11 +20,11 @@ from shoal.schema._json_schema import schema_from_json
 from shoal.store._url import join_url, relative_url
 
 from ._discovery import shards_by_split, tars_below
-from ._index import save_index
 from ._journal import UnfinishedWrite, unfinished_writes
 from ._manifest import Manifest, ShardRecord, load_manifest, merge_shards, record_of
-from ._open_shards import index_url, open_shard
+from ._open_shards import open_shard
 from ._read import read_row
+from ._stored_rows import save_rows
 
 __all__ = ["Destination", "check_payload_fits", "fits_pattern", "index_unlisted", "load_destination", "save_indexes"]
 
@@ -171,7 +171,7 @@ def save_indexes(destination: Destination) -> None:
     for path in destination.unlisted:
         shard = open_shard(join_url(destination.root, path))
         try:
-            save_index(shard.index, index_url(destination.root, path))
+            save_rows(shard.index, destination.root, path)
         finally:
             shard.close()
 

@@ -17,8 +17,8 @@ from shoal.store._url import base_name, join_url, parent_url, relative_url, sche
 from ._energon_splits import ENERGON_SPLITS, load_energon_splits
 from ._journal import is_unfinished, recover
 from ._manifest import Manifest, ShardRecord, load_manifest, manifest_url
-from ._open_shards import SIDECAR_FOLDER, index_url
 from ._split_names import find_split, split_alias, split_of
+from ._stored_rows import SIDECAR_FOLDER, index_url
 from ._table import ShardRef
 
 __all__ = [

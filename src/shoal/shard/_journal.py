@@ -25,18 +25,26 @@ from shoal.store._pattern import numbered_name
 from shoal.store._registry import store_for
 from shoal.store._url import base_name, join_url
 
-from ._manifest import Manifest, ShardRecord, check_inside, encode_manifest, load_manifest, lock_manifest, manifest_url
-from ._open_shards import SIDECAR_FOLDER, index_url
+from ._manifest import (
+    Manifest,
+    ShardRecord,
+    check_inside,
+    encode_manifest,
+    load_manifest,
+    lock_manifest,
+    manifest_url,
+    update_manifest,
+)
 from ._split_names import split_of
+from ._stored_rows import SIDECAR_FOLDER, move_shard, remove_shards
 
 __all__ = [
     "Journal",
     "UnfinishedWrite",
-    "commit_staged",
+    "commit",
     "edge_keys",
     "is_unfinished",
     "recover",
-    "remove_shards",
     "shards_there",
     "staging_url",
     "still_there",
@@ -203,21 +211,29 @@ def _commit_url(root: str) -> str:
     return join_url(root, SIDECAR_FOLDER, "commit.json")
 
 
-def commit_staged(
-    root: str, change: Callable[[Manifest], Manifest], paths: Iterable[str], replaced: Iterable[str]
-) -> None:
-    """Make the staged shards ``paths`` part of the dataset: ``change`` makes its new manifest of the one that is there.
+def commit(
+    root: str,
+    change: Callable[[Manifest], Manifest],
+    *,
+    staged: Iterable[str] | None = None,
+    replaced: Iterable[str] = (),
+) -> Manifest:
+    """Change the dataset at ``root``: ``change`` makes its new manifest of the one that is there, and may be repeated.
 
-    Of the shards ``replaced`` those go that the new manifest does not list.
+    With ``staged``, these shards are moved from the staging folder to their places, and of the shards ``replaced``
+    those are deleted that the new manifest does not list.
     """
+    if staged is None:
+        return update_manifest(root, change)
     with lock_manifest(root):
         _finish(root)
         manifest = change(load_manifest(root) or Manifest({}))
         kept = {record.path for record in manifest.shards}
         removed = tuple(path for path in replaced if path not in kept)
-        record = _Commit(encode_manifest(manifest).decode(), tuple(paths), removed)
+        record = _Commit(encode_manifest(manifest).decode(), tuple(staged), removed)
         store_for(root).write_all(_commit_url(root), msgspec.json.encode(record))
         _finish(root)
+    return manifest
 
 
 def recover(root: str) -> None:
@@ -236,14 +252,8 @@ def _finish(root: str) -> None:
     if record is None:
         return
     for path in record.paths:
-        for staged, final in (
-            (index_url(staging_url(root), path), index_url(root, path)),
-            (join_url(staging_url(root), path), join_url(root, path)),
-        ):
-            _move_if_there(staged, final)
-    for path in record.removed:
-        store.delete(index_url(root, path))
-        store.delete(join_url(root, path))
+        move_shard(staging_url(root), path, root, path)
+    remove_shards(root, record.removed)
     store.write_all(manifest_url(root), record.manifest.encode())
     store.delete(_commit_url(root))
 
@@ -262,13 +272,6 @@ def _commit_record(root: str) -> _Commit | None:
     return record
 
 
-def _move_if_there(staged: str, final: str) -> None:
-    try:
-        store_for(staged).move(staged, final)
-    except ObjectNotFoundError:
-        return  # moved before the interruption
-
-
 def shards_there(folder: str, pattern: str, start: int = 0) -> Iterator[str]:
     """The shards in ``folder`` that ``pattern`` names, from number ``start`` on, up to the first that is missing."""
     numbers = itertools.count(start) if numbered_name(pattern, 0) != pattern else range(start, 1)
@@ -283,13 +286,6 @@ def still_there(finished: Sequence[ShardRecord], folders: Sequence[str]) -> list
         return any(_size(join_url(folder, record.path)) == record.bytes for folder in folders)
 
     return list(itertools.takewhile(is_there, finished))
-
-
-def remove_shards(folder: str, paths: Sequence[str]) -> None:
-    """Remove shards and their indexes; the tar last, so that an interruption leaves nothing nobody would find."""
-    for path in paths:
-        store_for(folder).delete(index_url(folder, path))
-        store_for(folder).delete(join_url(folder, path))
 
 
 def edge_keys(records: Sequence[ShardRecord]) -> Iterator[tuple[str | None, str]]:

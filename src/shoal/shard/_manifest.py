@@ -24,8 +24,8 @@ from shoal.store._registry import store_for
 from shoal.store._url import join_url, local_path, scheme_of
 
 from ._member_names import WEBDATASET_RULE, KeyRule
-from ._open_shards import SIDECAR_FOLDER
 from ._shard_rows import ShardRows, field_totals
+from ._stored_rows import SIDECAR_FOLDER
 
 __all__ = [
     "Manifest",
@@ -40,7 +40,6 @@ __all__ = [
     "manifest_url",
     "merge_shards",
     "record_of",
-    "save_manifest",
     "update_manifest",
 ]
 
@@ -241,14 +240,6 @@ def load_manifest(root: str) -> Manifest | None:
     url = manifest_url(root)
     data = _read(url)
     return None if data is None else decode_manifest(data, url)
-
-
-def save_manifest(manifest: Manifest, root: str) -> str:
-    """Write the manifest in one step, whatever was there; returns its URL. `update_manifest` changes one."""
-    url = manifest_url(root)
-    with lock_manifest(root):
-        store_for(url).write_all(url, encode_manifest(manifest))
-    return url
 
 
 def update_manifest(root: str, change: Callable[[Manifest], Manifest]) -> Manifest:

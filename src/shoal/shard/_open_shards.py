@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
-import os
 import threading
 import warnings
 import weakref
@@ -15,11 +13,11 @@ from collections.abc import Callable
 from shoal._crc32 import crc32
 from shoal.errors import ObjectNotFoundError, ShardIndexError, ShoalWarning, StoreError
 from shoal.store._base import ObjectReader, RemoteReader
-from shoal.store._cache import cache_dir, cached_reader, count_added, mark_used
+from shoal.store._cache import cached_reader, count_added, mark_used
 from shoal.store._options import options_for
 from shoal.store._readers import PrefetchedReader
 from shoal.store._registry import store_for
-from shoal.store._url import base_name, join_url, local_path, parent_url, scheme_of
+from shoal.store._url import base_name, parent_url
 
 from ._byte_reader import CompressedBytes, PlainBytes, TarBytes
 from ._compression import open_unpacked, sniff
@@ -28,34 +26,23 @@ from ._index_build import build_index
 from ._member_names import WEBDATASET_RULE, KeyRule
 from ._shard import Shard
 from ._shard_rows import IndexMetadata, KnownIndex, ShardRows
+from ._stored_rows import cached_index_url, index_url
 from ._tar_header import BLOCK
 from ._tar_scan import ReaderFeed
 
 __all__ = [
-    "SIDECAR_FOLDER",
     "OpenShards",
-    "cached_index_url",
     "find_index",
     "fitting_index",
     "index_shard",
-    "index_url",
     "most_open",
     "open_indexed",
     "open_shard",
 ]
 
-SIDECAR_FOLDER = ".shoal"
-INDEX_FOLDER = "index"
 _MIN_OPEN_SHARDS, _MAX_OPEN_SHARDS = 128, 1024
-_SCAN_VERSION = 2
-"""Counts changes of what a scan accepts and joins: an index that was cached before such a change is made again."""
 _MAX_KNOWN_INDEXES = 2048
 """Indexes that are remembered. Small ones are copies, of 64 KiB at most; large ones are the file itself, mapped."""
-
-
-def index_url(root: str, path: str) -> str:
-    """Where the index of the shard ``path``, relative to the dataset's root, is kept."""
-    return join_url(root, SIDECAR_FOLDER, INDEX_FOLDER, path + ".arrow")
 
 
 def open_shard(
@@ -216,14 +203,6 @@ def _cache_index(index: ShardRows, stored: str, url: str) -> None:
     except StoreError as error:
         told = f"indexes cannot be kept in the cache and are made again each time: {error.problem}"
         warnings.warn(f"{told}; set SHOAL_CACHE to a folder that can be written", ShoalWarning, stacklevel=2)
-
-
-def cached_index_url(reader: ObjectReader, rule: KeyRule) -> str:
-    """One place for each state of each object: a changed file is another entry."""
-    info = reader.info
-    place = os.path.abspath(local_path(info.url)) if scheme_of(info.url) == "file" else info.url
-    name = hashlib.sha256(repr((place, info.size, info.version, rule, _SCAN_VERSION)).encode()).hexdigest()
-    return join_url(cache_dir(), INDEX_FOLDER, name + ".arrow")
 
 
 def index_shard(reader: ObjectReader, rule: KeyRule = WEBDATASET_RULE) -> ShardRows:

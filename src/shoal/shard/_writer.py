@@ -22,8 +22,7 @@ from shoal.store._url import base_name, join_url, parent_url, relative_url
 
 from ._compression import check_compression, fitting_compression
 from ._destination import Destination, check_payload_fits, index_unlisted, load_destination, save_indexes
-from ._index import save_index
-from ._journal import Journal, commit_staged, edge_keys, recover, remove_shards, shards_there, staging_url, still_there
+from ._journal import Journal, commit, edge_keys, recover, shards_there, staging_url, still_there
 from ._manifest import (
     Manifest,
     ShardRecord,
@@ -31,13 +30,12 @@ from ._manifest import (
     joined_schema,
     manifest_metadata,
     merge_shards,
-    update_manifest,
 )
 from ._member_names import META_MEMBER, check_key
-from ._open_shards import index_url
 from ._shard_file import SampleEncoder, ShardFile
 from ._shard_rows import ShardRows
 from ._split_names import split_of
+from ._stored_rows import remove_shards, save_rows
 from ._tar_header import BLOCK, padded
 
 __all__ = ["ShardWriter", "WriteOptions", "write_shard"]
@@ -348,7 +346,7 @@ class ShardWriter:
             file.write_extra(META_MEMBER, self._meta)
         written = file.commit(durable=self.options.durable)
         self._file = None
-        save_index(written.index, index_url(self._folder, self._path))
+        save_rows(written.index, self._folder, self._path)
         keys = written.index.keys
         record = ShardRecord(
             self._path,
@@ -388,9 +386,10 @@ class ShardWriter:
         if self._append:
             save_indexes(self._destination)
         if self._replaced:
-            commit_staged(self.root, self._manifest, [record.path for record in self.shards], self._replaced)
+            staged = [record.path for record in self.shards]
+            commit(self.root, self._manifest, staged=staged, replaced=self._replaced)
         else:
-            update_manifest(self.root, self._manifest)
+            commit(self.root, self._manifest)
         self._journal.remove()
 
     def _check_all_skipped(self) -> None:
@@ -490,7 +489,7 @@ def write_shard(
     except BaseException:
         file.abort()
         raise
-    save_index(index, index_url(parent_url(url), base_name(url)))
+    save_rows(index, parent_url(url), base_name(url))
     return index
 
 
