@@ -385,7 +385,7 @@ class TypedColumns(Generic[T]):
 def _keys(column: BytesColumn, rows: Rows) -> list[str]:
     labels, chosen = column.labels, np.arange(len(column))[rows]
     if isinstance(labels, RowLabels):
-        return labels.keys(chosen)
+        return labels.keys.take(chosen).to_list()
     return [] if labels is None else [labels[row] for row in chosen.tolist()]
 
 
@@ -393,7 +393,7 @@ def _located(error: ShoalError, column: BytesColumn, row: int) -> ShoalError:
     """Return the error with the shard and the key of a row."""
     labels = column.labels
     if isinstance(labels, RowLabels):
-        return error.at(shard=labels.url(row), key=labels.keys(np.array([row]))[0])
+        return error.at(shard=labels.url(row), key=labels.keys.get(row))
     return error if labels is None else error.at(key=labels[row] or None)
 
 

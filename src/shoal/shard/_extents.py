@@ -6,6 +6,7 @@ import operator
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from ._arrow_arrays import as_arrow
 from ._shard import Shard
 from ._shard_rows import LongExtents, ShardRows
 
-__all__ = ["ExtentTable", "Extents", "RowLabels", "Rows", "join_extents", "missing_in", "shard_extents", "take_rows"]
+__all__ = ["ExtentTable", "Extents", "RowLabels", "Rows", "join_extents", "missing_in", "shard_extents", "take_members"]
 
 Rows = IntArray | slice
 _MISSING = -1
@@ -25,28 +26,68 @@ _MAX_TABLE_BYTES = 128 << 20
 _MEMBER_BYTES = 24
 
 
+class RowKeys(Protocol):
+    """The keys of some rows."""
+
+    def to_list(self) -> list[str]: ...
+
+    def get(self, row: int) -> str: ...
+
+    def take(self, rows: IntArray) -> RowKeys: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _IndexKeys:
+    """Keys that are looked up in the indexes of shards when they are needed."""
+
+    indexes: Mapping[int, ShardRows]
+    shard_numbers: IntArray | None
+    """For each row, the number of its shard; None if there is only one."""
+    rows: Rows
+    """The numbers of the rows in their shards."""
+
+    def to_list(self) -> list[str]:
+        if self.shard_numbers is not None:
+            indexes = map(self.indexes.__getitem__, self.shard_numbers.tolist())
+            return [index.key(row) for index, row in zip(indexes, _row_numbers(self.rows).tolist(), strict=True)]
+        index = next(iter(self.indexes.values()))
+        if isinstance(self.rows, slice):
+            return index.key_list(self.rows.start, self.rows.stop)
+        keys: list[str] = index.keys.take(as_arrow(self.rows)).to_pylist()
+        return keys
+
+    def get(self, row: int) -> str:
+        number = self.rows.start + row if isinstance(self.rows, slice) else int(self.rows[row])
+        first = next(iter(self.indexes))
+        return self.indexes[first if self.shard_numbers is None else int(self.shard_numbers[row])].key(number)
+
+    def take(self, rows: IntArray) -> _IndexKeys:
+        numbers = None if self.shard_numbers is None else self.shard_numbers[rows]
+        return _IndexKeys(self.indexes, numbers, _row_numbers(self.rows)[rows])
+
+
+def _row_numbers(rows: Rows) -> IntArray:
+    return np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+
+
 @dataclass(frozen=True, slots=True)
 class RowLabels:
     """The shards and keys of some rows. It does not keep the shards open."""
 
-    indexes: Mapping[int, tuple[str, ShardRows]]
-    """URL and index of the shards, by number."""
-    shard_numbers: IntArray
-    rows: IntArray
-    """The numbers of the rows in their shards."""
+    urls: Mapping[int, str]
+    """The URL of each shard, by its number."""
+    shard_numbers: IntArray | None
+    """For each row, the number of its shard; None if there is only one."""
+    keys: RowKeys
 
     def url(self, row: int) -> str:
         """Return the URL of the shard of one row."""
-        return self.indexes[int(self.shard_numbers[row])][0]
-
-    def keys(self, rows: IntArray) -> list[str]:
-        """Return the keys of some of the rows."""
-        numbers, own = self.shard_numbers[rows].tolist(), self.rows[rows].tolist()
-        return [self.indexes[number][1].key_list(row, row + 1)[0] for number, row in zip(numbers, own, strict=True)]
+        return next(iter(self.urls.values())) if self.shard_numbers is None else self.urls[int(self.shard_numbers[row])]
 
     def take(self, rows: IntArray) -> RowLabels:
         """Return some of the rows."""
-        return RowLabels(self.indexes, self.shard_numbers[rows], self.rows[rows])
+        numbers = None if self.shard_numbers is None else self.shard_numbers[rows]
+        return RowLabels(self.urls, numbers, self.keys.take(rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +108,7 @@ class Extents:
     """crc32 of each member; negative where it is unknown. None if none is known, or reads are not verified."""
     sparse: tuple[bool, ...]
     """For each field, whether some row may lack it."""
+    row_keys: RowKeys
 
     def __len__(self) -> int:
         return int(self.starts.shape[1])
@@ -82,17 +124,11 @@ class Extents:
 
     def row_numbers(self) -> IntArray:
         """Return the numbers of the rows in their shards."""
-        return np.arange(self.rows.start, self.rows.stop) if isinstance(self.rows, slice) else self.rows
+        return _row_numbers(self.rows)
 
     def keys(self) -> list[str]:
         """Return the keys of the rows."""
-        if isinstance(self.rows, slice):
-            return self.first_shard.index.key_list(self.rows.start, self.rows.stop)
-        if self.shard_numbers is None:
-            keys: list[str] = self.first_shard.index.keys.take(as_arrow(self.rows)).to_pylist()
-            return keys
-        shards = map(self.shards.__getitem__, self.shard_numbers.tolist())
-        return [shard.key(row) for shard, row in zip(shards, self.rows.tolist(), strict=True)]
+        return self.row_keys.to_list()
 
     def urls(self) -> list[str]:
         """Return the URL of the shard of each row."""
@@ -104,11 +140,8 @@ class Extents:
     @property
     def labels(self) -> RowLabels:
         """The shards and keys of the rows."""
-        indexes = {number: (shard.url, shard.index) for number, shard in self.shards.items()}
-        if self.shard_numbers is not None:
-            return RowLabels(indexes, self.shard_numbers, self.row_numbers())
-        numbers = np.full(len(self), next(iter(indexes)))
-        return RowLabels(indexes, numbers, self.row_numbers())
+        urls = {number: shard.url for number, shard in self.shards.items()}
+        return RowLabels(urls, self.shard_numbers, self.row_keys)
 
     def url(self, row: int) -> str:
         """Return the URL of the shard of one row."""
@@ -116,17 +149,15 @@ class Extents:
 
     def key(self, row: int) -> str:
         """Return the key of one row."""
-        number = self.rows.start + row if isinstance(self.rows, slice) else int(self.rows[row])
-        return self.shard(row).key(number)
+        return self.row_keys.get(row)
 
     def take(self, rows: IntArray) -> Extents:
         """Return some of the rows."""
         own = self.row_numbers()[rows]
         numbers = None if self.shard_numbers is None else self.shard_numbers[rows]
         crcs = None if self.crcs is None else self.crcs[:, rows]
-        return replace(
-            self, shard_numbers=numbers, rows=own, starts=self.starts[:, rows], stops=self.stops[:, rows], crcs=crcs
-        )
+        starts, stops, keys = self.starts[:, rows], self.stops[:, rows], self.row_keys.take(rows)
+        return Extents(self.shards, numbers, own, self.fields, starts, stops, crcs, self.sparse, keys)
 
 
 def missing_in(starts: IntArray) -> tuple[bool, ...]:
@@ -158,7 +189,8 @@ def _from_window(shard: Shard, rows: slice) -> Extents:
     own = slice(rows.start - first, rows.stop - first)
     starts, stops, crcs, sparse = window
     names, crcs = tuple(shard.index.fields), None if crcs is None else crcs[:, own]
-    return Extents({0: shard}, None, rows, names, starts[:, own], stops[:, own], crcs, sparse)
+    keys = _IndexKeys({0: shard.index}, None, rows)
+    return Extents({0: shard}, None, rows, names, starts[:, own], stops[:, own], crcs, sparse, keys)
 
 
 def _gathered(shard: Shard, rows: Rows, names: tuple[str, ...]) -> Extents:
@@ -178,7 +210,7 @@ def _gathered(shard: Shard, rows: Rows, names: tuple[str, ...]) -> Extents:
         for line, part in enumerate(parts):
             if part.crc is not None:
                 crcs[line] = part.crc[rows]
-    return Extents({0: shard}, None, rows, names, starts, stops, crcs, sparse)
+    return Extents({0: shard}, None, rows, names, starts, stops, crcs, sparse, _IndexKeys({0: shard.index}, None, rows))
 
 
 def _long_extents(shard: Shard, extents: LongExtents, rows: Rows, fields: Sequence[str] | None) -> Extents:
@@ -200,7 +232,8 @@ def _long_extents(shard: Shard, extents: LongExtents, rows: Rows, fields: Sequen
     if known and extents.crc is not None:
         crcs[lines, columns] = extents.crc[at]
     names = tuple(extents.names[code] for code in codes.tolist())
-    return Extents({0: shard}, None, rows, names, starts, stops, crcs if known else None, (True,) * len(names))
+    sparse, keys = (True,) * len(names), _IndexKeys({0: shard.index}, None, rows)
+    return Extents({0: shard}, None, rows, names, starts, stops, crcs if known else None, sparse, keys)
 
 
 def join_extents(parts: Mapping[int, Extents], places: Sequence[IntArray]) -> Extents:
@@ -218,21 +251,29 @@ def join_extents(parts: Mapping[int, Extents], places: Sequence[IntArray]) -> Ex
         numbers[own], rows[own] = number, part.row_numbers()
     known = any(part.crcs is not None for part in parts.values())
     shards = {number: part.first_shard for number, part in parts.items()}
-    sparse = missing_in(starts)
-    return Extents(shards, numbers, rows, names, starts, stops, crcs if known else None, sparse)
+    sparse, keys = missing_in(starts), index_keys(shards, numbers, rows)
+    return Extents(shards, numbers, rows, names, starts, stops, crcs if known else None, sparse, keys)
 
 
-def take_rows(every: Extents, rows: IntArray, fields: Sequence[str] | None = None) -> Extents:
-    """Return some rows of extents that have all rows of a source, and these of their fields; without shards."""
+def index_keys(shards: Mapping[int, Shard], shard_numbers: IntArray | None, rows: Rows) -> RowKeys:
+    """Return the keys of rows of open shards."""
+    return _IndexKeys({number: shard.index for number, shard in shards.items()}, shard_numbers, rows)
+
+
+_Members = tuple[tuple[str, ...], IntArray, IntArray, IntArray | None, tuple[bool, ...]]
+
+
+def take_members(every: Extents, rows: IntArray, fields: Sequence[str] | None = None) -> _Members:
+    """Return fields, starts, stops, crcs and ``sparse`` of some rows of extents that have all rows of a source."""
     lines = [line for line, name in enumerate(every.fields) if fields is None or name in fields]
     if len(lines) == len(every.fields):
         starts, stops = every.starts.take(rows, axis=1), every.stops.take(rows, axis=1)
         crcs = None if every.crcs is None else every.crcs.take(rows, axis=1)
-        return Extents({}, None, rows, every.fields, starts, stops, crcs, every.sparse)
+        return every.fields, starts, stops, crcs, every.sparse
     at = np.array(lines, np.int64)[:, None], rows
     starts, stops, crcs = every.starts[at], every.stops[at], None if every.crcs is None else every.crcs[at]
     names, sparse = tuple(every.fields[line] for line in lines), tuple(every.sparse[line] for line in lines)
-    return Extents({}, None, rows, names, starts, stops, crcs, sparse)
+    return names, starts, stops, crcs, sparse
 
 
 class ExtentTable:
@@ -256,10 +297,10 @@ class ExtentTable:
         """Return the extents of ``rows`` of the source, which are in the shards ``numbers``."""
         if not self._has(shards) or self._all is None:
             return None
-        found = take_rows(self._all, rows, fields)
         own = rows - self._starts[numbers]
         which = numbers if len(shards) > 1 else None
-        return Extents(shards, which, own, found.fields, found.starts, found.stops, found.crcs, found.sparse)
+        members = take_members(self._all, rows, fields)
+        return Extents(shards, which, own, *members, index_keys(shards, which, own))
 
     def _has(self, shards: Mapping[int, Shard]) -> bool:
         versions = self._versions

@@ -10,7 +10,6 @@ import itertools
 import mmap
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -19,7 +18,7 @@ from shoal._crc32 import crc32
 from shoal._typing import IntArray
 from shoal.codec._codec import Buffer
 
-from ._extents import Extents, join_extents, shard_extents, take_rows
+from ._extents import Extents, index_keys, join_extents, shard_extents, take_members
 from ._open_shards import most_open
 from ._read import BytesColumn, Fetched, columns_of, fetch
 from ._read_plan import ONE_RANGE, plan_reads
@@ -115,10 +114,11 @@ class ShardMemoryCache:
 
     def extents(self, rows: IntArray, fields: Sequence[str] | None) -> Extents:
         """Return the extents of rows of the source, which must exist."""
-        every, found = self._all, take_rows(self._all, rows, fields)
+        every = self._all
         assert every.shard_numbers is not None  # noqa: S101 - made by `join_extents`
         numbers, own = every.shard_numbers[rows], every.row_numbers()[rows]
-        return replace(found, shards=every.shards, shard_numbers=numbers, rows=own)
+        keys = index_keys(every.shards, numbers, own)
+        return Extents(every.shards, numbers, own, *take_members(every, rows, fields), keys)
 
     def fetch(self, rows: IntArray, extents: Extents) -> Fetched:
         """Return the bytes of these rows of the source, verified. Raises ChecksumError and TruncatedError."""
