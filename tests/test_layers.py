@@ -48,7 +48,7 @@ STAGES = {
         ],
         *["_extents", "_read_plan", "_read", "_stream", "_foreign_index", "_foreign_formats", "_shard_file"],
         *["_open_shards", "_manifest", "_split_names", "_journal", "_energon_splits", "_sequential", "_memory_cache"],
-        *["_layout"],
+        *["_layout", "_records"],
         *["_table", "_source", "_shuffle_window", "_discovery", "_destination", "_writer", "_sharding_service"],
         *["_copy", "_verify", "_generation"],
     ],

@@ -15,9 +15,10 @@ import pytest
 from tests.store.servers import ACCESS_KEY, BUCKET, SECRET_KEY
 
 import shoal
-from shoal.errors import ObjectNotFoundError, StoreError
+from shoal.errors import ObjectChangedError, ObjectNotFoundError, StoreError
 from shoal.store import configure, download, exists, get, put, statistics, store_for
 from shoal.store import list as list_objects
+from shoal.store._operations import open_sized
 
 
 def left_uploads(s3_client):
@@ -195,3 +196,27 @@ def test_writers_that_end_at_once_in_one_folder_are_both_in_the_manifest(s3):
     assert close_at_once(s3, append=True) == []
     paths = [record.path for record in shoal.shard.load_manifest(s3).shards]  # in the order in which they ended
     assert sorted(paths) == [f"{name}-000000.tar" for name in "abcd"]
+
+
+def test_an_object_of_known_size_is_opened_without_a_request(s3):
+    put(f"{s3}/a", bytes(range(100)))
+    before = statistics()
+    reader = open_sized(f"{s3}/a", 100)
+    assert (statistics() - before).requests == {}
+    assert reader.info.size == 100
+    assert reader.read(3, 5) == b"\3\4"
+    assert reader.read_many([0, 90], [2, 200]) == [b"\0\1", bytes(range(90, 100))]
+
+    put(f"{s3}/a", bytes(100))
+    with pytest.raises(ObjectChangedError):
+        reader.read(3, 5)
+
+
+def test_an_object_of_another_size_than_expected_is_an_error(s3, tmp_path):
+    for folder in (s3, str(tmp_path)):
+        put(f"{folder}/a", bytes(100))
+        for size in (99, 101):
+            with pytest.raises(ObjectChangedError, match=f"{size} bytes"):
+                open_sized(f"{folder}/a", size).read(0, 10)
+            with pytest.raises(ObjectChangedError, match=f"{size} bytes"):
+                open_sized(f"{folder}/a", size).read_many([0], [10])

@@ -18,6 +18,7 @@ __all__ = [
     "RemoteObjectReader",
     "RemoteReader",
     "ScatterReader",
+    "SizedStore",
     "Store",
     "UpdatingStore",
 ]
@@ -138,6 +139,15 @@ class CopyingStore(Protocol):
 
     def copy(self, url: str, target: str) -> None:
         """Copy one object. Raises ObjectNotFoundError."""
+        ...
+
+
+@runtime_checkable
+class SizedStore(Protocol):
+    """A store that opens an object of known size without a request. Optional."""
+
+    def open_sized(self, url: str, size: int) -> ObjectReader:
+        """Open an object; reading raises ObjectChangedError if it has another size."""
         ...
 
 

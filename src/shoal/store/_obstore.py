@@ -69,14 +69,18 @@ _MAX_PARTS = 10_000
 
 
 class ObstoreReader:
-    """Reads ranges of the version that was opened; raises ObjectChangedError if the object was replaced."""
+    """Reads ranges of the version that was opened; raises ObjectChangedError if the object was replaced.
 
-    def __init__(self, location: ObjectLocation, known: ObjectVersion, first: bytes = b"") -> None:
+    With a size instead of a version, the version is that of the first response, which must be of this size.
+    """
+
+    def __init__(self, location: ObjectLocation, known: ObjectVersion | int, first: bytes = b"") -> None:
         self._location = location
-        self._known = known
+        self._known = known if isinstance(known, ObjectVersion) else None
         self._first = first
         self._open = True
-        self.info = ObjectInfo(location.url, known.size, known.version)
+        size, version = (known.size, known.version) if isinstance(known, ObjectVersion) else (known, "")
+        self.info = ObjectInfo(location.url, size, version)
 
     def read(self, start: int, stop: int) -> bytes:
         stop = min(stop, self.info.size)
@@ -96,7 +100,8 @@ class ObstoreReader:
         self._check_open()
         stop = min(stop, self.info.size)
         if start < stop:
-            for _, piece in stream_range(self._location, start, stop, self._known, _PIECE_BYTES):
+            for known, piece in stream_range(self._location, start, stop, self._known, _PIECE_BYTES):
+                self._pin(known)
                 if piece:
                     yield piece
 
@@ -106,7 +111,19 @@ class ObstoreReader:
 
     def _fetch(self, cuts: Sequence[tuple[int, int]]) -> list[Response]:
         self._check_open()
-        return run_all([partial(fetch, self._location, start, stop, self._known) for start, stop in cuts])
+        answers = run_all([partial(fetch, self._location, start, stop, self._known) for start, stop in cuts])
+        for answer in answers:
+            self._pin(answer.known)
+        return answers
+
+    def _pin(self, known: ObjectVersion) -> None:
+        """Require this version from now on. Raises ObjectChangedError if it is not of the size that was expected."""
+        if self._known is None and known.size == self.info.size:
+            self._known = known
+        elif self._known is None or known.version != self._known.version:
+            problem = "the object was replaced" if self._known else "the object has another size than expected"
+            expected = f"{self.info.size} bytes"
+            raise ObjectChangedError(problem, expected=expected, found=f"{known.size} at {shown(self.info.url)}")
 
     def close(self) -> None:
         self._open = False
@@ -231,6 +248,9 @@ class ObstoreStore:
             return ObstoreReader(location, _current_version(location))
         first = fetch(location, 0, _FIRST_READ_BYTES)  # has size and version as HEAD does, and is usually read first
         return ObstoreReader(location, first.known, first.data)
+
+    def open_sized(self, url: str, size: int) -> ObjectReader:
+        return ObstoreReader(_locate_object(url), size)
 
     def create(self, url: str) -> ObjectWriter:
         return ObstoreWriter(_locate_writable(url))

@@ -9,9 +9,9 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from shoal.errors import ObjectNotFoundError, OptionError, StoreError, UnsafeNameError
+from shoal.errors import ObjectChangedError, ObjectNotFoundError, OptionError, StoreError, UnsafeNameError
 
-from ._base import CopyingStore, FolderStore, ObjectInfo, Store
+from ._base import CopyingStore, FolderStore, ObjectInfo, ObjectReader, SizedStore, Store
 from ._concurrency import each_done
 from ._options import shown
 from ._pattern import expand_pattern
@@ -30,6 +30,7 @@ __all__ = [
     "get",
     "get_many",
     "list_objects",
+    "open_sized",
     "prefetch_small_object",
     "put",
     "put_many",
@@ -71,6 +72,27 @@ def prefetch_small_object(url: str) -> Iterator[None]:
     snapshot.begin(url, get)
     with snapshot.active():
         yield
+
+
+def open_sized(url: str, size: int) -> ObjectReader:
+    """Open an object that never changes and whose size is known: object stores need no request for that.
+
+    Raises ObjectChangedError, here or when it is read, if it has another size.
+
+    Examples:
+        >>> _ = put("memory://sized/a", b"0123")
+        >>> open_sized("memory://sized/a", 4).read(1, 3)
+        b'12'
+    """
+    store = store_for(url)
+    if isinstance(store, SizedStore):
+        return store.open_sized(url, size)
+    reader = store.open(url)
+    if reader.info.size != size:
+        reader.close()
+        problem = "the object has another size than it was written with"
+        raise ObjectChangedError(problem, expected=f"{size} bytes", found=f"{reader.info.size} at {shown(url)}")
+    return reader
 
 
 def put(url: str, data: bytes | bytearray | memoryview) -> ObjectInfo:
