@@ -101,7 +101,7 @@ def test_shards_in_folders_and_splits(tmp_path):
     for name, start in (("train", 0), ("val", 100)):
         write(tmp_path / name, (sample(n) for n in range(start, start + 6)), "%04d.tar")
         shutil.rmtree(tmp_path / name / ".shoal")
-    shoal_command("index", tmp_path, "--manifest")
+    shoal_command("index", tmp_path)
     with pytest.raises(OptionError, match=r"one split: expected train or validation.*split='train'"):
         Dataset(tmp_path).append([sample(50)])
     grown = Dataset(tmp_path, split="train").append([sample(50)])

@@ -89,7 +89,7 @@ def test_each_split_is_what_split_yaml_lists(root, layout):
 
 def test_what_shoal_writes_from_it_keeps_the_splits(tmp_path):
     root = prepare(str(tmp_path / "data"), EXPLICIT)
-    command = [sys.executable, "-m", "shoal", "index", root, "--manifest"]
+    command = [sys.executable, "-m", "shoal", "index", root]
     subprocess.run(command, check=True, capture_output=True)
     manifest = load_manifest(root)
     assert {name: len(records) for name, records in manifest.splits.items()} == {"train": 3, "val": 1, "test": 1}

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from shoal.errors import ObjectNotFoundError, OptionError
-from shoal.shard._discovery import ShardList, locate_shards
+from shoal.shard._discovery import ShardList, locate_existing, tars_below
 from shoal.shard._foreign_formats import (
     WidsShard,
     check_wids,
@@ -32,7 +32,7 @@ from shoal.shard._stored_rows import cached_index_url, index_url
 from shoal.shard._table import ShardRef
 from shoal.store._base import ObjectReader
 from shoal.store._registry import store_for
-from shoal.store._url import base_name, join_url, parent_url, relative_url
+from shoal.store._url import join_url, parent_url, relative_url
 
 from ._options import JsonOption
 from ._output import print_json, print_table, print_text, progress
@@ -47,24 +47,21 @@ class _IndexedShard:
     """One shard and the index it now has."""
 
     shard: str
-    stored: str
     state: Literal["kept", "indexed", "imported"]
     index: ShardRows
     split: str | None = None
     """The split, where ``split.yaml`` lists it."""
 
     def document(self) -> dict[str, Any]:
-        return {"shard": self.shard, "index": self.stored, "state": self.state, "samples": len(self.index)}
+        return {"shard": self.shard, "state": self.state, "samples": len(self.index)}
 
 
 def index(
     paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Tars, patterns or folders.")],
     beside: Annotated[
-        bool, typer.Option("--beside/--cache", help="Keep indexes in .shoal/ beside the tars, or in the user's cache.")
+        bool,
+        typer.Option("--beside/--cache", help="Keep the index in .shoal/ beside the tars, or in your cache."),
     ] = True,
-    manifest: Annotated[
-        bool, typer.Option("--manifest", help="Write a manifest too: the folder becomes a dataset.")
-    ] = False,
     source: Annotated[
         Loader | None, typer.Option("--from", help="Take the index of another loader; for wids, PATH is its JSON.")
     ] = None,
@@ -76,39 +73,36 @@ def index(
 ) -> None:
     """Index tars that were written by others.
 
-    With an index they open at once and can be searched, read at random and verified. An index that fits its tar is
-    kept. Indexes of other loaders are checked against the tar's headers; they have no checksums and no metadata
-    columns. Exports: wids gives .shoal/wids.json; energon gives X.tar.idx and dali X.idx, beside each tar, where
-    these loaders want them.
+    With an index they open at once and can be searched, read at random and verified. The folder becomes a dataset:
+    its manifest lists the tars; with --cache nothing is written into it. An index that fits its tar is kept. Indexes
+    of other loaders are checked against the tar's headers; they have no checksums and no metadata columns. Exports:
+    wids gives .shoal/wids.json; energon gives X.tar.idx and dali X.idx, beside each tar, where these loaders want them.
 
     \b
     Examples:
       shoal index data/
-      shoal index data/ --manifest
       shoal index 's3/*.tar' --cache
       shoal index data/ --from energon --export dali
     """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
-    if manifest and not beside:
-        raise OptionError("a manifest needs its indexes beside it", expected="--beside", found="--cache --manifest")
-    found = [_index_path(path, beside, manifest, source, force, as_json) for path in paths]
+    found = [_index_path(path, beside, source, force, as_json) for path in paths]
     shards = [each for _, listed in found for each in listed]
-    manifests = [_write_manifest(root, listed) for root, listed in found if root is not None] if beside else []
+    manifests = [_write_manifest(root, listed) for root, listed in found if root is not None]
     exported = _export(export, shards) if export is not None else []
     _print_indexed(shards, [url for url in manifests if url], exported, as_json)
 
 
 def _index_path(
-    path: str, beside: bool, manifest: bool, source: Loader | None, force: bool, quiet: bool
+    path: str, beside: bool, source: Loader | None, force: bool, quiet: bool
 ) -> tuple[str | None, list[_IndexedShard]]:
-    """Index the shards of one path. Returns the dataset's root too, where there is or will be a manifest."""
+    """Index the shards of one path. Returns the dataset's root too, unless indexes are kept in the cache."""
     located, check = _locate(path, source)
-    root = _dataset_root(located) if manifest or located.manifest is not None else None
+    root = _dataset_root(located) if beside else None
     splits = {} if located.energon_splits is None else located.urls_by_split()
     split_of_url = {url: name for name, urls in splits.items() for url in urls}
     done = []
     with progress("indexing", len(located.shards), quiet=quiet) as advance:
         for ref in located.shards:
-            indexed = _index_shard(ref, root, located, beside, source, force)
+            indexed = _index_shard(ref, root, located, source, force)
             done.append(replace(indexed, split=split_of_url.get(ref.url)))
             check(done[-1])
             advance(1)
@@ -118,46 +112,51 @@ def _index_path(
 def _locate(path: str, source: Loader | None) -> tuple[ShardList, Callable[[_IndexedShard], None]]:
     """Return the shards, and a function that checks each against the wids JSON where there is one."""
     if source != "wids":
-        return locate_shards(path), lambda done: None
+        return locate_existing(path), lambda done: None
     listed = {shard.url: shard for shard in import_wids(path)}
     located = ShardList(tuple(ShardRef(url) for url in listed))
     return located, lambda done: check_wids(listed[done.shard], done.index)
 
 
 def _dataset_root(located: ShardList) -> str:
-    """Return the folder of the dataset. Raises OptionError when the shards are in several folders."""
+    """Return the folder of the dataset. Raises OptionError when the manifest would not be of all tars in one folder."""
     if located.root is not None:
         return located.root
     folders = sorted({parent_url(ref.url) for ref in located.shards})
     if len(folders) != 1:
-        raise OptionError("a manifest is about one folder", expected="shards of one folder", found=", ".join(folders))
+        raise OptionError(
+            "The index is kept in one folder",
+            expected="shards of one folder",
+            found=", ".join(folders),
+            hint="index the folder above them, or pass --cache",
+        )
+    if load_manifest(folders[0]) is None:
+        given = {ref.url for ref in located.shards}
+        others = [relative_url(url, folders[0]) for url in tars_below(folders[0]) if url not in given]
+        if others:
+            raise OptionError(
+                "The folder holds other tars, which a manifest of these would hide",
+                found=", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else ""),
+                hint="index the folder, or pass --cache",
+            )
     return folders[0]
 
 
 def _index_shard(
-    ref: ShardRef, root: str | None, located: ShardList, beside: bool, source: Loader | None, force: bool
+    ref: ShardRef, root: str | None, located: ShardList, source: Loader | None, force: bool
 ) -> _IndexedShard:
     with closing(store_for(ref.url).open(ref.url)) as reader:
-        stored = _index_location(ref, reader, root, located, beside)
+        rule = _rule(located)
+        stored = cached_index_url(reader, rule) if root is None else index_url(root, relative_url(ref.url, root))
         fitting = None if force else fitting_index(stored, reader)
         if fitting is not None:
-            return _IndexedShard(ref.url, stored, "kept", fitting)
+            return _IndexedShard(ref.url, "kept", fitting)
         if source in ("energon", "dali"):
             index = _import_index(ref.url, reader, located, source)
         else:
-            index = index_shard(reader, _rule(located))
+            index = index_shard(reader, rule)
     save_index(index, stored)
-    return _IndexedShard(ref.url, stored, "imported" if source in ("energon", "dali") else "indexed", index)
-
-
-def _index_location(ref: ShardRef, reader: ObjectReader, root: str | None, located: ShardList, beside: bool) -> str:
-    if not beside:
-        return cached_index_url(reader, _rule(located))
-    if ref.sidecar is not None:
-        return ref.sidecar
-    if root is not None:
-        return index_url(root, relative_url(ref.url, root))
-    return index_url(parent_url(ref.url), base_name(ref.url))
+    return _IndexedShard(ref.url, "imported" if source in ("energon", "dali") else "indexed", index)
 
 
 def _rule(located: ShardList) -> KeyRule:
@@ -232,7 +231,7 @@ def _print_indexed(shards: list[_IndexedShard], manifests: list[str], exported: 
     if as_json:
         print_json({"shards": [each.document() for each in shards], "manifests": manifests, "exported": exported})
         return
-    rows = [(each.shard, each.state, f"{len(each.index):,}", each.stored) for each in shards]
-    print_table(["shard", "state", "samples", "index"], rows, right=["samples"])
+    rows = [(each.shard, each.state, f"{len(each.index):,}") for each in shards]
+    print_table(["shard", "state", "samples"], rows, right=["samples"])
     for url in (*manifests, *exported):
         print_text(f"wrote {url}")

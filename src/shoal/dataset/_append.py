@@ -100,7 +100,7 @@ def _find_root(source: ShardSource, path: object) -> tuple[str, Manifest]:
     raise ManifestError(
         "there is no manifest to add to",
         found=repr(path),
-        hint="make one with `shoal index FOLDER --manifest`; new tars in a folder without one are seen by `refresh`",
+        hint="make one with `shoal index FOLDER`; new tars in a folder without one are seen by `refresh`",
     )
 
 
