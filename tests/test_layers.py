@@ -35,8 +35,17 @@ STAGES = {
         *["_operations", "_prefetch_queue", "_readers", "_requests", "_obstore", "_huggingface"],
     ],
     "shard": [
-        *["_background_thread", "_tar_header", "_member_names", "_tar_scan", "_compression", "_arrow_arrays"],
         *[
+            "_row_view",
+            "_background_thread",
+            "_tar_header",
+            "_member_names",
+            "_tar_scan",
+            "_compression",
+            "_arrow_arrays",
+        ],
+        *[
+            "_row_view",
             "_metadata_columns",
             "_shard_rows",
             "_index",
