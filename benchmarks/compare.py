@@ -3,10 +3,10 @@
 ``python -m benchmarks compare OLD [NEW] [rows ...] [--rounds 9] [--size small]`` compares two commits, or folders with
 a checkout; NEW is the work tree where it is not given. All rows are measured where none is named.
 
-The old code writes the data, once. A measurement is a process that opens the data, makes one pass that does not count,
-and then makes passes until it has taken some time: old, new, old, new and so on. A ratio is of two measurements that
-follow each other, in samples a second: 1.10 is a tenth faster. How far two measurements of the old code in a row are
-apart says how much the machine itself varies.
+Each side writes its data once, the same samples, since their indexes may differ. A measurement is a process that opens
+the data, makes one pass that does not count, and then makes passes until it has taken some time: old, new, old, new and
+so on. A ratio is of two measurements that follow each other, in samples a second: 1.10 is a tenth faster. How far two
+measurements of the old code in a row are apart says how much the machine itself varies.
 """
 
 from __future__ import annotations
@@ -341,13 +341,13 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"old: {options.old}, new: {new[0]}, {options.rounds} rounds, size {options.size}; samples a second\n")
         _print_row(["row", "wall, new/old", "range", "old/old", "cpu, new/old", "range", "old/old", ""])
         reasons: list[str] = []
-        failed = _write_all(sources["old"], names, folder / "data", options.size)
+        failed = _write_all(sources, names, folder, options.size)
         for name in names:
             row = ROWS[name]
             try:
                 if row.data in failed:
-                    raise _FailedError(f"old: {failed[row.data]}")
-                found = _compare(sources, name, str(folder / "data"), options.size, options.rounds)
+                    raise _FailedError(failed[row.data])
+                found = _compare(sources, name, folder, options.size, options.rounds)
             except _FailedError as error:
                 reasons.append(f"n/a: {name}: {error}")
                 _print_row([name, *["n/a", "", ""] * 2, ""])
@@ -377,22 +377,29 @@ def _copy_source(version: str, folder: pathlib.Path) -> pathlib.Path:
     return folder / "src"
 
 
-def _write_all(source: pathlib.Path, names: list[str], folder: pathlib.Path, size: str) -> dict[str, str]:
-    """Write the data of some rows; returns what could not be written, and why."""
+def _write_all(sources: dict[str, pathlib.Path], names: list[str], folder: pathlib.Path, size: str) -> dict[str, str]:
+    """Write the data of some rows for each side; returns what could not be written, and why."""
     failed = {}
-    for name in dict.fromkeys(ROWS[row].data for row in names):
+    for name, side in itertools.product(dict.fromkeys(ROWS[row].data for row in names), sources):
         try:
-            _start(source, "write_data", name, str(folder / name), size)
+            _start(sources[side], "write_data", name, str(_data(folder, side) / name), size)
         except _FailedError as error:
-            failed[name] = str(error)
+            failed[name] = f"{side}: {error}"
     return failed
 
 
-def _compare(sources: dict[str, pathlib.Path], name: str, data: str, size: str, rounds: int) -> dict[str, Compared]:
+def _data(folder: pathlib.Path, side: str) -> pathlib.Path:
+    return folder / f"data-{side}"
+
+
+def _compare(
+    sources: dict[str, pathlib.Path], name: str, folder: pathlib.Path, size: str, rounds: int
+) -> dict[str, Compared]:
     speeds: dict[str, list[dict[str, float]]] = {"old": [], "new": []}
     for _, side in itertools.product(range(rounds), sources):
         try:
-            speeds[side].append(json.loads(_start(sources[side], "measure_row", name, data, size)))
+            printed = _start(sources[side], "measure_row", name, str(_data(folder, side)), size)
+            speeds[side].append(json.loads(printed))
         except _FailedError as error:
             raise _FailedError(f"{side}: {error}") from error
     compared = {}
