@@ -335,7 +335,7 @@ def test_a_split_in_order_and_by_chance(ours, theirs):
     drawn = ours.train_test_split(0.3)
     again = ours.train_test_split(0.3, seed=drawn["test"].seed)
     assert [list(drawn[name]) for name in drawn] == [list(again[name]) for name in again]
-    rows = [part.numbers.tolist() for part in drawn.values()]
+    rows = [part.rows.as_array().tolist() for part in drawn.values()]
     assert sorted(rows[0] + rows[1]) == list(range(COUNT))
     mine, peer = (ds.train_test_split(0.3, generator=np.random.default_rng(3)) for ds in (ours, theirs))
     assert same(list(mine["test"]), list(peer["test"]))
@@ -357,7 +357,7 @@ def test_a_stratified_split(counts, size, seed):
             mine.train_test_split(size, seed=seed, stratify_by_column="cls")
         return
     found = mine.train_test_split(size, seed=seed, stratify_by_column="cls")
-    numbers = [found[name].numbers.tolist() for name in found]
+    numbers = [found[name].rows.as_array().tolist() for name in found]
     assert len({*numbers[0], *numbers[1]}) == len(numbers[0]) + len(numbers[1])
     for name, part in expected.items():
         assert len(found[name]) == len(part)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import shoal
 from shoal import Dataset, DatasetDict, ShardWriter, load_dataset
 from shoal.dataset import F
-from shoal.dataset._splits import SplitPart, hash_strings, parse_split, split_rows
+from shoal.dataset._splits import SplitPart, hash_strings, parse_split, split_range
 from shoal.errors import (
     FieldError,
     OptionError,
@@ -127,7 +127,7 @@ def test_slices_are_what_hugging_face_takes_them_for(start, stop, percent, drop,
     peer = ReadInstruction("train", from_=start, to=stop, unit="%" if percent and any(sides) else "abs", **rounding)
     [expected] = peer.to_absolute({"train": length})
     [part] = parse_split(spec, ["train"])
-    rows = split_rows(part, length)
+    rows = split_range(part, length)
     assert list(rows) == list(range(expected.from_, expected.to))
 
 
@@ -152,7 +152,7 @@ def test_a_split_that_cannot_be_read(spec):
 
 def test_too_few_samples_to_drop_a_remainder():
     with pytest.raises(OptionError, match="100 samples or more, found 99"):
-        split_rows(SplitPart("train", 0, 10, percent=True, drop_remainder=True), 99)
+        split_range(SplitPart("train", 0, 10, percent=True, drop_remainder=True), 99)
 
 
 def test_a_split_with_marks_in_its_name():

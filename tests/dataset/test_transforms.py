@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import shoal
@@ -21,6 +21,8 @@ from shoal.errors import (
     OptionError,
     QueryError,
 )
+from shoal.shard import _row_view
+from shoal.shard._row_view import RowView
 
 COUNT = 60
 
@@ -84,7 +86,10 @@ numbers = st.integers(0, 1000)
 operations = st.one_of(
     st.tuples(st.just("select"), st.lists(st.integers(0, 10_000), max_size=40)),
     st.tuples(st.just("where"), st.sampled_from(["width >= {}", "width < {}", "cls != 2 or width > {}"]), numbers),
+    st.tuples(st.just("slice"), st.slices(COUNT)),
+    st.tuples(st.just("shard"), st.integers(1, 3), st.booleans()),
     st.tuples(st.just("exclude"), st.lists(st.integers(0, COUNT), max_size=20)),
+    st.tuples(st.just("exclude samples"), numbers),
     st.tuples(st.just("concat"), st.integers(0, 2)),
     st.tuples(st.just("split"), st.sampled_from([0.0, 0.25, 0.5, 1.0]), st.integers(0, 3)),
     st.tuples(st.just("pickle")),
@@ -98,6 +103,15 @@ def applied(operation, view, model, start):
         case "select", positions:
             chosen = [at % len(model) for at in positions] if model else []
             return view.select(chosen), [model[at] for at in chosen]
+        case "slice", cut:
+            chosen = range(*cut.indices(len(model)))
+            return view.select(chosen), [model[at] for at in chosen]
+        case "shard", count, contiguous:
+            chosen = np.array_split(range(len(model)), count)[0] if contiguous else range(0, len(model), count)
+            return view.shard(count, 0, contiguous=contiguous), [model[at] for at in chosen]
+        case "exclude samples", number:
+            gone = view.where(f"width < {number}")
+            return view.exclude(gone), [found for found in model if found["json"]["width"] >= number]
         case "where", text, number:
             tests = {
                 "width >= {}": lambda found: found["json"]["width"] >= number,
@@ -121,7 +135,18 @@ def applied(operation, view, model, start):
             return view.refresh(), model
 
 
-@settings(max_examples=40)
+@pytest.fixture(params=["arrays", "runs and bitmaps"])
+def forms(request):
+    """Views of few samples in the forms that views of few and of many have."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param != "arrays":
+            patch.setattr(_row_view, "_MAX_ARRAY_BYTES", 0)
+            patch.setattr(_row_view, "_CHUNK_ROWS", 16)
+        yield
+
+
+@pytest.mark.usefixtures("forms")
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(plan=st.lists(operations, max_size=6), data=st.data())
 def test_any_composition_of_views_is_the_same_done_to_a_list(folder, other, plan, data):
     start = (Dataset(other), [sample(n, "o") for n in range(25)])
@@ -143,6 +168,30 @@ def test_any_composition_of_views_is_the_same_done_to_a_list(folder, other, plan
         assert bare(view[-1]) == model[-1]
     assert "nobody" not in view
     assert view.fingerprint == pickle.loads(pickle.dumps(view)).fingerprint
+
+
+def test_no_array_of_rows_is_made_where_runs_will_do(tmp_path, monkeypatch):
+    Dataset(write(tmp_path, map(sample, range(2000)), max_samples=500)).tombstone(["k133"])
+    monkeypatch.setattr(_row_view, "_MAX_ARRAY_BYTES", 0)
+    monkeypatch.setattr(RowView, "as_array", lambda view: pytest.fail("all rows are expanded"))
+    make = RowView.from_rows
+    monkeypatch.setattr(RowView, "from_rows", lambda rows: make(rows) if len(rows) < 2 else pytest.fail("an array"))
+    ds = Dataset(tmp_path)
+    views = {
+        "deleted": (ds, 1999),
+        "where": (ds.where("width >= 1000"), 1899),
+        "slice": (ds.skip(5).take(400), 400),
+        "select": (ds.select(range(3, 500)), 497),
+        "shard": (ds.shard(3, 1), 666),
+        "train": (ds.train_test_split(0.5, shuffle=False)["train"], 999),
+        "concat": (ds.concat(ds), 3998),
+    }
+    for name, (view, count) in views.items():
+        assert (len(view), view.rows.nbytes < 200) == (count, True), name
+        assert len(view.fingerprint) == 16
+        assert len(list(view)) == len(view.table(["cls"])) == count, name
+        assert view.position_of(view[-1]["__key__"]) in (count - 1, count // 2 - 1)
+        assert len(pickle.loads(pickle.dumps(view))) == count
 
 
 @pytest.mark.parametrize(

@@ -138,10 +138,22 @@ def test_rows_are_found_and_left_out(case, data):
 
 
 @MANY
+@given(views(), views())
+def test_a_view_within_another(case, other):
+    (view, rows), (second, own) = case, other
+    assert view.among(second).tolist() == [row in own for row in rows]
+    check(view.within(second), [row for row in rows if row in own])
+    check(view.without(second), [row for row in rows if row not in own])
+
+
+@MANY
 @given(st.lists(views(), min_size=1, max_size=4), st.integers(0, 500))
 def test_views_are_put_together_and_shifted(cases, offset):
     joined = RowView.concat([view.shifted(offset) for view, _ in cases])
     check(joined, [row + offset for _, rows in cases for row in rows])
+    starts = np.cumsum([0, *(max([0, *rows]) for _, rows in cases[:-1])]).tolist()
+    moved = [(view.shifted(at), [row + at for row in rows]) for at, (view, rows) in zip(starts, cases, strict=True)]
+    check(RowView.concat([view for view, _ in moved]), [row for _, rows in moved for row in rows])
 
 
 @MANY
@@ -167,6 +179,18 @@ def test_rows_are_split_by_shard(case, sizes):
         expected[number].append(row - int(starts[number]))
     found = {number: own.tolist() for number, own in view.split_by(starts)}
     assert found == {number: own for number, own in expected.items() if own}
+    assert view.shards(starts).tolist() == list(found)
+
+
+@MANY
+@given(views(), st.lists(st.tuples(st.integers(0, 200), st.integers(0, 2)), max_size=8), st.booleans())
+def test_rows_move_with_their_shards(case, sizes, in_order):
+    view, rows = case
+    starts = np.cumsum([0, *(size for size, _ in sizes), max([0, *rows]) + 1])
+    gaps = np.array([*(gap for _, gap in sizes), 0])
+    offsets = gaps.cumsum() * 100 if in_order else gaps * 1000
+    expected = [row + int(offsets[np.searchsorted(starts, row, "right") - 1]) for row in rows]
+    check(view.moved(starts, offsets), expected)
 
 
 @MANY

@@ -21,6 +21,7 @@ from shoal.errors import OptionError
 from shoal.formats._registry import SourceOptions, open_source
 from shoal.shard._copy import CopySource, open_copy_source
 from shoal.shard._manifest import Manifest
+from shoal.shard._row_view import RowView
 from shoal.shard._shard import Sample
 from shoal.shard._source import ShardSource, Source
 from shoal.store._base import ObjectInfo
@@ -144,9 +145,9 @@ class ShardItems(ItemsBase):
         return source
 
     @functools.cached_property
-    def rows(self) -> IntArray:
+    def rows(self) -> RowView:
         """The row of each item in the shards: samples that were deleted, or left out by a query, are not items."""
-        return self._dataset.numbers
+        return self._dataset.rows
 
     def __len__(self) -> int:
         return len(self._dataset)
@@ -156,7 +157,7 @@ class ShardItems(ItemsBase):
         """Of the shards' sizes and first headers, and of which samples are in view."""
         indexes = [self.copy_source(number).index for number in range(len(self.source.shards))]
         facts = [[index.facts.size, index.facts.head_crc, len(index)] for index in indexes]
-        return digest_values([ref.url for ref in self.source.shards], facts, self.rows)
+        return digest_values([ref.url for ref in self.source.shards], facts, self.rows.digest)
 
     def copy_source(self, number: int) -> CopySource:
         """A shard's index and where its samples are; cached, since planning and copying both need it."""
@@ -172,7 +173,7 @@ class ShardItems(ItemsBase):
     def sizes(self) -> IntArray:
         """Exact: samples keep the bytes they have."""
         sizes = [self.copy_source(number).sizes for number in range(len(self.source.shards))]
-        return np.concatenate([np.empty(0, np.int64), *sizes])[self.rows]
+        return np.concatenate([np.empty(0, np.int64), *sizes])[self.rows.as_array()]
 
     @property
     def manifest(self) -> Manifest | None:
@@ -183,19 +184,19 @@ class ShardItems(ItemsBase):
         """Those of the manifest, where the dataset has all of its shards, in order."""
         manifest = self.source.manifest
         records = [] if manifest is None else list(manifest.shards)
-        is_whole = len(records) == len(self.source.shards) and bool((np.diff(self.rows) > 0).all())
+        is_whole = len(records) == len(self.source.shards) and self.rows.is_ascending
         if manifest is None or not is_whole:
             return None
         runs: dict[str, Sequence[tuple[int, int]]] = {}
         at = 0
         for split, own in manifest.splits.items():
-            span = np.searchsorted(self.rows, self.source.starts[[at, at + len(own)]]).tolist()
+            span = self.rows.rank(self.source.starts[[at, at + len(own)]]).tolist()
             runs[split] = [(span[0], span[1])]
             at += len(own)
         return runs
 
     def _samples(self, numbers: IntArray) -> Sequence[Any]:
-        return self.source.read(self.rows[numbers])
+        return self.source.read(self.rows.rows_at(numbers))
 
 
 class DatasetItems(ItemsBase):

@@ -17,6 +17,7 @@ from shoal.formats._member_values import as_member, member_key, member_name
 from shoal.shard._copy import CopySource, copy_samples
 from shoal.shard._manifest import ShardRecord
 from shoal.shard._member_names import META_MEMBER, check_key
+from shoal.shard._row_view import RowView
 from shoal.shard._shard_file import EncodedSample, SampleEncoder, ShardFile, WrittenShard
 from shoal.shard._source import ShardSource
 from shoal.shard._stored_rows import save_rows
@@ -218,7 +219,7 @@ class ShardWork:
         written = copy_samples(
             join_url(output.folder, task.path),
             copied.source,
-            copied.rows[task.items],
+            copied.rows.rows_at(task.items),
             hold=copied.hold,
             extra=[(META_MEMBER, output.meta)] if output.meta else [],
             hashed=output.hashed,
@@ -234,7 +235,7 @@ class _CopiedShards:
     """Shards to copy from: one source of all, the row in it of each item, and what copying needs of each shard."""
 
     source: ShardSource
-    rows: IntArray
+    rows: RowView
     hold: Callable[[int], CopySource]
 
 
@@ -248,7 +249,7 @@ def _find_copied_shards(items: Items) -> _CopiedShards | None:
     refs = [ref for part in parts for ref in _counted_refs(part.source)]
     first = parts[0].source
     starts = np.cumsum([0, *(len(part.source) for part in parts)]).tolist()
-    rows = np.concatenate([part.rows + start for part, start in zip(parts, starts, strict=False)])
+    rows = RowView.concat([part.rows.shifted(start) for part, start in zip(parts, starts, strict=False)])
     shards = np.cumsum([0, *(len(part.source.shards) for part in parts)]).tolist()
 
     def hold(number: int) -> CopySource:

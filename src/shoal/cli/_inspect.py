@@ -242,7 +242,8 @@ def _format_keys(row: dict[str, Any]) -> str:
 
 
 def _list_members(dataset: Dataset[Any], limit: int | None, as_json: bool) -> None:
-    source, numbers = require_shards(dataset), dataset.numbers[:limit]
+    source = require_shards(dataset)
+    numbers = dataset.rows.between(*slice(limit).indices(len(dataset))[:2])
     if as_json:
         print_json({"samples": list(_locate_samples(source, numbers))})
         return

@@ -29,6 +29,7 @@ from shoal.errors import (
 from shoal.sample._annotations import is_record, schema_of
 from shoal.sample._lens import Lens
 from shoal.schema._schema import Schema
+from shoal.shard._row_view import RowView
 from shoal.shard._shard import Decoders, Sample
 from shoal.shard._source import FieldSelector, ShardSource, Source
 from shoal.shard._stream import ErrorLog
@@ -68,8 +69,8 @@ class DatasetBase(Generic[T]):
 
     _description: Description
     _opened: OpenSource
-    _chosen: IntArray | None
-    """The numbers of the samples that verbs chose, in order; None where none did."""
+    _chosen: RowView | None
+    """The rows that methods chose, in order; None where none did."""
     errors: ErrorLog
     """What was passed over so far."""
     seed: int | None
@@ -83,7 +84,7 @@ class DatasetBase(Generic[T]):
         self.seed = None
 
     def _view(
-        self, *, rows: IntArray | None = None, whole: bool = False, step: Step | None = None, **changes: Any
+        self, *, rows: RowView | None = None, whole: bool = False, step: Step | None = None, **changes: Any
     ) -> Dataset[Any]:
         """This dataset seen otherwise; the source stays open and shared.
 
@@ -114,13 +115,18 @@ class DatasetBase(Generic[T]):
         return self._rows is None
 
     @property
-    def _rows(self) -> IntArray | None:
-        """The numbers of the samples in view, in order; None for all of the source."""
+    def _rows(self) -> RowView | None:
+        """The rows in view, in order; None for all of the source."""
         return self._opened.visible_rows if self._chosen is None else self._chosen
+
+    @functools.cached_property
+    def rows(self) -> RowView:
+        """The row that each sample of this view has in the whole source."""
+        return RowView.whole(len(self.source)) if self._rows is None else self._rows
 
     def __getstate__(self) -> dict[str, Any]:
         """The description, and no open files: another process opens its own."""
-        # Row numbers are only valid for the source that they were taken from.
+        # Rows are only valid for the source that they were taken from.
         identity = None if self._chosen is None else self._opened.identity
         return {"description": self.described, "rows": self._chosen, "seed": self.seed, "identity": identity}
 
@@ -223,7 +229,7 @@ class DatasetBase(Generic[T]):
         """All samples in order."""
         return self._walk(self._rows)
 
-    def _walk(self, chosen: IntArray | None) -> Iterator[T]:
+    def _walk(self, chosen: RowView | None) -> Iterator[T]:
         log = self._begin_pass(chosen)
         try:
             for run in self._stored_runs(chosen, log):
@@ -234,7 +240,7 @@ class DatasetBase(Generic[T]):
             raise
         log.tell()
 
-    def _begin_pass(self, chosen: IntArray | None) -> ErrorLog:
+    def _begin_pass(self, chosen: RowView | None) -> ErrorLog:
         """Return the log of one pass over all samples, or over these rows."""
 
         def samples() -> int | None:
@@ -245,7 +251,7 @@ class DatasetBase(Generic[T]):
 
         return self.errors.begin(samples)
 
-    def _stored_runs(self, chosen: IntArray | None, log: ErrorLog) -> Iterator[list[Sample]]:
+    def _stored_runs(self, chosen: RowView | None, log: ErrorLog) -> Iterator[list[Sample]]:
         """Samples as they are stored, a run at a time; ``log`` lets damage pass."""
         if chosen is None:
             return self._reader.stream(self._fields, self._decoders, log)
@@ -253,27 +259,26 @@ class DatasetBase(Generic[T]):
             return self._stored_runs_except(chosen, log)
         return self._chosen_runs(chosen, log)
 
-    def _chosen_runs(self, chosen: IntArray, log: ErrorLog) -> Iterator[list[Sample]]:
-        parts = (chosen[at : at + _READ_ROWS] for at in range(0, len(chosen), _READ_ROWS))
-        return (self._read_valid(rows, log) for rows in parts)
+    def _chosen_runs(self, chosen: RowView, log: ErrorLog) -> Iterator[list[Sample]]:
+        return (self._read_valid(rows, log) for rows in chosen.chunks(_READ_ROWS))
 
-    def _is_nearly_all(self, chosen: IntArray) -> bool:
+    def _is_nearly_all(self, chosen: RowView) -> bool:
         """Whether it is quicker to read everything and leave some out, as where a few samples were deleted."""
         most = isinstance(self.source, ShardSource) and 4 * len(chosen) > 3 * len(self.source)
-        return most and bool((chosen[1:] > chosen[:-1]).all())
+        return most and chosen.is_ascending
 
-    def _stored_runs_except(self, chosen: IntArray, log: ErrorLog) -> Iterator[list[Sample]]:
+    def _stored_runs_except(self, chosen: RowView, log: ErrorLog) -> Iterator[list[Sample]]:
         start = done = 0
         try:
             for run in self._reader.stream(self._fields, self._decoders, log):
-                low, high = np.searchsorted(chosen, (start, start + len(run)))
-                kept = (chosen[low:high] - start).tolist()
-                start, done = start + len(run), int(high)
+                high = int(chosen.rank(np.array([start + len(run)]))[0])
+                kept = (chosen.between(done, high) - start).tolist()
+                start, done = start + len(run), high
                 if kept:
                     yield run if len(kept) == len(run) else [run[at] for at in kept]
         except (TarError, CodecError):
             pass  # perhaps of a sample that is not in view: the rest is read without those
-        yield from self._chosen_runs(chosen[done:], log)
+        yield from self._chosen_runs(chosen.slice(done, len(chosen)), log)
 
     def runs(self, log: ErrorLog | None = None) -> Iterator[list[T]]:
         """All samples in order, in lists as long as is good to read at once; ``log`` takes what is passed over."""
@@ -291,7 +296,7 @@ class DatasetBase(Generic[T]):
 
     def stored_at(self, positions: IntArray) -> list[Any]:
         """The samples at these positions before ``map`` and ``filter``, with the fields that those look at."""
-        rows = positions if self._rows is None else self._rows[positions]
+        rows = positions if self._rows is None else self._rows.rows_at(positions)
         return finished(self._read(rows), self._reading, ())
 
     def _read_valid(self, rows: IntArray, log: ErrorLog) -> list[Sample]:
@@ -393,12 +398,22 @@ class DatasetBase(Generic[T]):
         if not -length <= position < length:
             self._numbers(np.array([position]))  # which raises
         position += length if position < 0 else 0
-        return position if self._rows is None else int(self._rows[position])
+        return position if self._rows is None else self._rows.row_at(position)
 
     def _numbers(self, positions: IntArray) -> IntArray:
-        """Sample numbers of positions in this view."""
+        """The rows at these positions of this view."""
         found = _wrap_negative(positions, len(self))
-        return found if self._rows is None else self._rows[found]
+        return found if self._rows is None else self._rows.rows_at(found)
+
+    def _selected(self, item: Any) -> RowView:
+        """The rows that a slice, a list, an array or a mask chooses of this view."""
+        if isinstance(item, range) and item and min(item[0], item[-1]) >= 0 and max(item[0], item[-1]) < len(self):
+            return self.rows.slice(item.start, item.stop, item.step)
+        if isinstance(item, slice):
+            return self.rows.slice(*item.indices(len(self)))
+        if isinstance(item, np.ndarray) and item.dtype == bool and item.shape == (len(self),):
+            return self.rows.where(item)
+        return RowView.from_rows(self._numbers(positions_in(item, len(self))))
 
     def get(self, key: str) -> T:
         """The sample with this key: the first where several have it, as in splits that number their samples alike.
@@ -408,66 +423,59 @@ class DatasetBase(Generic[T]):
         self._refuse_filtered("samples by key")
         if not isinstance(key, str):
             raise SampleKeyError("a key is text", expected="str", found=f"{type(key).__name__} {key!r}")
-        return self._finished(self._read(np.array([self._number_of(key)])))[0]
+        position = self._position_of(key)
+        row = position if self._rows is None else self._rows.row_at(position)
+        return self._finished(self._read(np.array([row])))[0]
 
     def position_of(self, key: str) -> int:
         """The position of the sample with this key. Raises SampleKeyError."""
         self._refuse_filtered("positions")
-        number = self._number_of(key)
-        return number if self._rows is None else int(np.argmax(self._rows == number))
+        return self._position_of(key)
 
-    def _number_of(self, key: str) -> int:
-        number = self.source.find(key)
-        if self._rows is None or number in self._rows:
-            return number
-        # Another sample may have the same key, and be in view.
-        at = int(pc.index(self.key_column(), pa.scalar(key)).as_py())
-        if at < 0:
+    def _position_of(self, key: str) -> int:
+        row = self.source.find(key)
+        position = row if self._rows is None else self._rows.position_of(row)
+        if position is None:  # another sample may have the same key, and be in view
+            position = int(pc.index(self.key_column(), pa.scalar(key)).as_py())
+        if position < 0:
             raise SampleKeyError("the sample with this key is not in this view", found=repr(key))
-        return int(self._rows[at])
+        return position
 
     def __contains__(self, key: object) -> bool:
         """Whether a sample has this key."""
         try:
-            return isinstance(key, str) and self._number_of(key) >= 0
+            return isinstance(key, str) and self._position_of(key) >= 0
         except SampleKeyError:
             return False
 
     def keys(self) -> list[str]:
         """The keys of all samples, in order."""
-        return self.source.keys(self.numbers)
+        return self.source.keys(self.rows.as_array())
 
     def key_column(self) -> pa.ChunkedArray:
         """The keys of all samples, in order, as an Arrow column: cheap for millions."""
         if not isinstance(self.source, HasColumns):
             return pa.chunked_array([pa.array(self.keys(), pa.string())])
         keys = self.source.table(["__key__"]).column(0)
-        return keys if self._rows is None else keys.take(pa.array(self._rows))
+        return keys if self._rows is None else self._rows.pick(keys)
 
-    @property
-    def numbers(self) -> IntArray:
-        """The number of each sample of this view in the whole source."""
-        return np.arange(len(self.source)) if self._rows is None else self._rows
-
-    def _rows_of(self, other: DatasetBase[Any]) -> IntArray | None:
+    def _rows_of(self, other: DatasetBase[Any]) -> RowView | None:
         """The rows that the samples of another view have in this source; None where some are not in it."""
         other._refuse_filtered("known samples")
-        rows = other.numbers
+        rows = other.rows
         if other._opened is self._opened:
             return rows
         mine, theirs = self.source, other.source
         if not (isinstance(mine, ShardSource) and isinstance(theirs, ShardSource)):
             return rows if type(mine) is type(theirs) and source_identity(mine) == source_identity(theirs) else None
-        numbers = np.searchsorted(theirs.starts, rows, "right") - 1
-        places = np.zeros(len(theirs.shards), np.int64)
+        offsets = np.zeros(len(theirs.shards), np.int64)
         known = {ref.url.removeprefix("./"): number for number, ref in reversed(list(enumerate(mine.shards)))}
-        for number in np.unique(numbers).tolist():
+        for number in rows.shards(theirs.starts).tolist():
             place = known.get(theirs.shards[number].url.removeprefix("./"))
             if place is None or mine.index.shard_keys(place) != theirs.index.shard_keys(number):
                 return None
-            places[number] = place
-        found: IntArray = mine.starts[places[numbers]] + rows - theirs.starts[numbers]
-        return found
+            offsets[number] = mine.starts[place] - theirs.starts[number]
+        return rows.moved(theirs.starts, offsets)
 
     def head(self, count: int = 5) -> list[T]:
         """The first samples."""

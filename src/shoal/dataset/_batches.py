@@ -20,6 +20,7 @@ from shoal.order._epoch_plan import launched_rank
 from shoal.sample._annotations import is_record
 from shoal.shard._extents import shard_extents
 from shoal.shard._read import read_columns
+from shoal.shard._row_view import RowView
 from shoal.shard._source import ShardSource
 
 from ._base import DatasetBase
@@ -86,14 +87,14 @@ def in_batches(samples: Iterable[Any], batch_size: int, drop_last: bool, ragged:
 
 
 def ordered_batches(
-    source: ShardSource, field: str, rows: IntArray | None, options: TypedOptions
+    source: ShardSource, field: str, rows: RowView | None, options: TypedOptions
 ) -> Iterator[SampleBatch[Any]]:
     """Batches of typed samples as they lie, or of some samples in the order given; few are held at once."""
     layout_cache = PayloadLayoutCache(options.sample_type)
     reader = _direct_reader(source, field, rows, layout_cache)
     if reader is not None:
-        chosen = iter([np.arange(len(source)) if rows is None else rows])
-        yield from _direct_batches(reader, chosen, options)
+        chosen = RowView.whole(len(source)) if rows is None else rows
+        yield from _direct_batches(reader, chosen.chunks(), options)
     elif rows is None:
         yield from _cut(((PayloadRun(raw, layout_cache), None) for raw in source.stream_column(field)), options)
     elif _by_block(source, rows):
@@ -106,7 +107,7 @@ def ordered_batches(
 
 
 def shuffled_batches(
-    source: ShardSource, field: str, seed: int, rows: IntArray | None, options: TypedOptions, least: int = 1
+    source: ShardSource, field: str, seed: int, rows: RowView | None, options: TypedOptions, least: int = 1
 ) -> Iterator[SampleBatch[Any]]:
     """Batches of typed samples in a random order: blocks are permuted, and the samples of each window of blocks mixed.
 
@@ -116,7 +117,7 @@ def shuffled_batches(
     on the seed and the windows alone, not on how the samples are read.
     """
     if rows is not None and not _by_block(source, rows):
-        yield from ordered_batches(source, field, np.random.default_rng(seed).permutation(rows), options)
+        yield from ordered_batches(source, field, permuted(rows, seed), options)
         return
     layout_cache, buffers = PayloadLayoutCache(options.sample_type), shared_buffers()
     reader = _direct_reader(source, field, rows, layout_cache)
@@ -129,19 +130,25 @@ def shuffled_batches(
         yield from _cut(runs, options)
 
 
-def shuffled_rows(source: ShardSource, field: str, seed: int, rows: IntArray | None, least: int = 1) -> IntArray:
+def shuffled_rows(source: ShardSource, field: str, seed: int, rows: RowView | None, least: int = 1) -> RowView:
     """The rows of `shuffled_batches`, in its order, for ranks that split them."""
     if rows is not None and not _by_block(source, rows):
-        return np.random.default_rng(seed).permutation(rows)
+        return permuted(rows, seed)
     windows = _windows(source, field, seed, rows, least)
-    return np.concatenate([np.empty(0, np.int64), *(_numbers(source, spans)[order] for spans, order in windows)])
+    numbers = [_numbers(source, spans)[order] for spans, order in windows]
+    return RowView.from_rows(np.concatenate([np.empty(0, np.int64), *numbers]))
+
+
+def permuted(rows: RowView, seed: int) -> RowView:
+    """The rows in a random order."""
+    return rows.take(np.random.default_rng(seed).permutation(len(rows)))
 
 
 def _direct_reader(
-    source: ShardSource, field: str, rows: IntArray | None, layout_cache: PayloadLayoutCache[Any]
+    source: ShardSource, field: str, rows: RowView | None, layout_cache: PayloadLayoutCache[Any]
 ) -> PayloadReader[Any] | None:
     """A reader by number, where the first sample has arrays so large that they are read straight into their batch."""
-    first = 0 if rows is None else int(rows[0]) if len(rows) else -1
+    first = 0 if rows is None else rows.row_at(0) if len(rows) else -1
     reader = PayloadReader(source, field, layout_cache, threads=_READ_THREADS)
     return reader if 0 <= first < len(source) and reader.is_direct(first) else None
 
@@ -157,30 +164,40 @@ def _span_run(source: ShardSource, span: Span, field: str, layout_cache: Payload
     )
 
 
-def _by_block(source: ShardSource, rows: IntArray) -> bool:
+def _by_block(source: ShardSource, rows: RowView) -> bool:
     """Whether a view has enough of its dataset, and in order, to be read by whole blocks."""
-    return 4 * len(rows) > len(source) and bool((rows[1:] > rows[:-1]).all())
+    return 4 * len(rows) > len(source) and rows.is_ascending
 
 
-def _kept(source: ShardSource, span: Span, rows: IntArray | None) -> IntArray:
+def _kept(source: ShardSource, span: Span, rows: RowView | None) -> IntArray:
     """Which samples of a span are wanted, counted from its first."""
     number, start, stop = span
     if rows is None:
         return np.arange(stop - start)
     first = int(source.starts[number]) + start
-    low, high = np.searchsorted(rows, (first, first + stop - start))
-    return rows[low:high] - first
+    low, high = rows.rank(np.array([first, first + stop - start])).tolist()
+    return rows.between(low, high) - first
+
+
+def _kept_counts(source: ShardSource, spans: list[Span], rows: RowView | None) -> list[int]:
+    """How many samples of each span are wanted."""
+    numbers, starts, stops = np.array(spans, np.int64).reshape(-1, 3).T
+    firsts = source.starts[numbers] + starts
+    lasts = firsts + stops - starts
+    counts: list[int] = (lasts - firsts if rows is None else rows.rank(lasts) - rows.rank(firsts)).tolist()
+    return counts
 
 
 def _windows(
-    source: ShardSource, field: str, seed: int, rows: IntArray | None, least: int
+    source: ShardSource, field: str, seed: int, rows: RowView | None, least: int
 ) -> Iterator[tuple[list[Span], IntArray]]:
     """The spans of each window, and which of their samples come, in which order."""
-    spans = [(span, _kept(source, span, rows)) for span in _spans(source, field)]
+    spans = _spans(source, field)
+    counted = list(zip(spans, _kept_counts(source, spans, rows), strict=True))
     rng = np.random.default_rng(seed)
-    order = [spans[place] for place in rng.permutation(len(spans)).tolist()]
+    order = [counted[place] for place in rng.permutation(len(counted)).tolist()]
     for run in _runs_of(order, least):
-        window = [(span, kept) for span, kept in run if len(kept)]
+        window = [(span, _kept(source, span, rows)) for span, count in run if count]
         if window:
             sizes = [stop - start for (_, start, stop), _ in window]
             firsts = np.cumsum([0, *sizes[:-1]])
@@ -188,13 +205,13 @@ def _windows(
             yield [span for span, _ in window], wanted[rng.permutation(len(wanted))]
 
 
-def _runs_of(spans: list[tuple[Span, IntArray]], least: int) -> Iterator[list[tuple[Span, IntArray]]]:
+def _runs_of(spans: list[tuple[Span, int]], least: int) -> Iterator[list[tuple[Span, int]]]:
     """Spans in runs of `WINDOW_BLOCKS`, or of as many more as it takes to have so many samples."""
-    run: list[tuple[Span, IntArray]] = []
+    run: list[tuple[Span, int]] = []
     count = 0
     for span in spans:
         run.append(span)
-        count += len(span[1])
+        count += span[1]
         if len(run) >= WINDOW_BLOCKS and count >= least:
             yield run
             run, count = [], 0
@@ -206,20 +223,19 @@ def _numbers(source: ShardSource, spans: list[Span]) -> IntArray:
 
 
 def _row_runs(
-    source: ShardSource, field: str, rows: IntArray, layout_cache: PayloadLayoutCache[Any]
+    source: ShardSource, field: str, rows: RowView, layout_cache: PayloadLayoutCache[Any]
 ) -> Iterator[tuple[PayloadRun[Any], IntArray]]:
     """Some samples, as many at a time as is good to hold: read as they lie, and each part's order."""
-    step = _rows_at_once(source, field, rows)
-    for at in range(0, len(rows), step):
-        lying, order = np.unique(rows[at : at + step], return_inverse=True)
+    for part in rows.chunks(_rows_at_once(source, field, rows)):
+        lying, order = np.unique(part, return_inverse=True)
         yield PayloadRun(source.column(lying, field), layout_cache), order
 
 
-def _rows_at_once(source: ShardSource, field: str, rows: IntArray) -> int:
+def _rows_at_once(source: ShardSource, field: str, rows: RowView) -> int:
     """By the mean size of the first shard's."""
     if not len(rows):
         return 1
-    number, _ = source.index.locate(int(rows[0]))
+    number, _ = source.index.locate(rows.row_at(0))
     return max(1, min(_MOST_ROWS, int(_HELD_BYTES // max(source.index.mean_bytes(number, field), 1))))
 
 
@@ -374,7 +390,7 @@ class Batches(DatasetBase[T]):
         source = self._raw_source()
         if batch_size is not None and is_split:
             rows = (
-                np.random.default_rng(self.seed).permutation(self.numbers)
+                permuted(self.rows, self.seed)
                 if source is None
                 else shuffled_rows(source, PAYLOAD, self.seed, self._rows, least)
             )
@@ -382,20 +398,18 @@ class Batches(DatasetBase[T]):
         if batch_size is not None and source is not None:
             options = TypedOptions(self.sample_type, check_batch_size(batch_size), drop_last, ragged)
             return shuffled_batches(source, PAYLOAD, self.seed, self._rows, options, least)
-        order = np.random.default_rng(self.seed).permutation(self.numbers)
+        order = permuted(self.rows, self.seed)
         if batch_size is not None and self._format is not None:
             return self._formatted_batches(order, check_batch_size(batch_size), drop_last)
         samples = self._walk(order)
         return samples if batch_size is None else in_batches(samples, check_batch_size(batch_size), drop_last, ragged)
 
-    def _batches_of_rank(
-        self, rows: IntArray | None, batch_size: int, drop_last: bool, ragged: Ragged
-    ) -> Iterator[Any]:
+    def _batches_of_rank(self, rows: RowView | None, batch_size: int, drop_last: bool, ragged: Ragged) -> Iterator[Any]:
         """The batches of this rank, in order or in that of ``rows``."""
         dataset = self if rows is None else self._view(rows=rows)
         return iter(DataLoader(dataset, batch_size=batch_size, drop_last=drop_last, ragged=ragged, num_workers=0))
 
-    def _formatted_batches(self, chosen: IntArray | None, batch_size: int, drop_last: bool) -> Iterator[Any]:
+    def _formatted_batches(self, chosen: RowView | None, batch_size: int, drop_last: bool) -> Iterator[Any]:
         """Batches in the format that samples are handed out in."""
         form, log = cast(Formatting, self._format), self._begin_pass(chosen)
         runs = self._stored_runs(chosen, log)

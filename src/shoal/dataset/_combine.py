@@ -17,6 +17,7 @@ from shoal.errors import FieldError, ManifestError, OptionError, SampleKeyError,
 from shoal.sample._annotations import is_record, schema_of
 from shoal.schema._json_schema import schema_hash
 from shoal.shard._manifest import Manifest
+from shoal.shard._row_view import RowView
 from shoal.shard._shard import Decoders, Sample
 from shoal.shard._source import ShardSource, Source
 from shoal.shard._stream import ErrorLog
@@ -71,7 +72,7 @@ class Combine(Transforms[T]):
         shown = ", ".join(f"{name}={weight:g}" for name, weight in shares.items())
         splits = {}
         for number, name in enumerate(shares):
-            rows = self._rows_where(part == number)
+            rows = self.rows.where(part == number)
             again = ReapplySplit(shares, by, seed, name) if is_picklable(by) else None
             step = Step(f"split({shown})[{name!r}]", again, None if again else rows)
             splits[name] = self._view(rows=rows, step=step)
@@ -162,7 +163,7 @@ class Combine(Transforms[T]):
         if missing == "error":
             check_partners(rows, self.key_column())
         elif missing == "skip" and (rows < 0).any():
-            left, rows = self._view(rows=self._rows_where(rows >= 0), step=Step("with a partner")), rows[rows >= 0]
+            left, rows = self._view(rows=self.rows.where(rows >= 0), step=Step("with a partner")), rows[rows >= 0]
         taken = None if fields is None else tuple(fields)
         recipe = Joined(left, other, rows, names, on, missing, taken, suffix, sample_type)
         return self._made_of(recipe, stored_type=sample_type or dict, sample_type=None, stages=(), fields=None)
@@ -274,14 +275,14 @@ class ShardsConcatenated:
         refs = [ref for source in sources.values() for ref in source.shards]
         return ShardSource(refs, rule=first.rule, verify=first.verify, manifest=manifest)
 
-    def rows_in_view(self, source: Source) -> IntArray | None:
+    def rows_in_view(self, source: Source) -> RowView | None:
         """The samples of each part, one part after the other."""
         sources = self._sources()
         if len(sources) == len(self.parts) and all(part.is_whole for part in self.parts):
             return None
         lengths = [len(each) for each in sources.values()]
         starts = dict(zip(sources, np.cumsum([0, *lengths]).tolist(), strict=False))
-        return np.concatenate([part.numbers + starts[_shards(part).shards] for part in self.parts])
+        return RowView.concat([part.rows.shifted(starts[_shards(part).shards]) for part in self.parts])
 
     def _sources(self) -> dict[Any, ShardSource]:
         return {_shards(part).shards: _shards(part) for part in self.parts}

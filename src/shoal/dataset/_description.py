@@ -16,7 +16,6 @@ from typing import Any, Literal, Protocol, TypedDict, runtime_checkable
 import numpy as np
 import pyarrow as pa
 
-from shoal._typing import IntArray
 from shoal.codec._dispatch import DecodeSpec
 from shoal.errors import ManifestError, OptionError
 from shoal.formats._registry import SourceOptions, open_source
@@ -26,6 +25,7 @@ from shoal.sample._dict_sample import DictSample
 from shoal.sample._lens import Lens
 from shoal.shard._manifest import manifest_url
 from shoal.shard._member_names import KeyRule
+from shoal.shard._row_view import RowView
 from shoal.shard._source import ShardSource, Source
 from shoal.shard._stream import ErrorPolicy, OnError
 from shoal.store._snapshot import StoreSnapshot
@@ -91,7 +91,7 @@ class Step:
     shown: str
     again: Callable[[Any], Any] | None = None
     """Applies the method to a dataset again; None if it selected positions, or nothing."""
-    rows: IntArray | None = None
+    rows: RowView | None = None
     """The rows of the source that were selected by position."""
 
 
@@ -133,8 +133,8 @@ class CompositeDescription(Protocol):
 class RowsRecipe(CompositeDescription, Protocol):
     """A composite description that shows only some samples of its source."""
 
-    def rows_in_view(self, source: Source) -> IntArray | None:
-        """Their numbers, in order; None for all."""
+    def rows_in_view(self, source: Source) -> RowView | None:
+        """Their rows, in order; None for all."""
         ...
 
 
@@ -145,7 +145,7 @@ class OpenSource:
         self._description = description
         self._snapshot = StoreSnapshot(beside=manifest_url)
         self._expected = identity
-        """What the source must be, where numbers of its samples are known already."""
+        """What the source must be, where rows of it are known already."""
 
     @functools.cached_property
     def source(self) -> Source:
@@ -171,7 +171,7 @@ class OpenSource:
         return "source" in self.__dict__
 
     @functools.cached_property
-    def visible_rows(self) -> IntArray | None:
+    def visible_rows(self) -> RowView | None:
         """The rows that the dataset shows before any selection; None for all of the source."""
         path = self._description.path
         if isinstance(path, RowsRecipe):
@@ -194,7 +194,7 @@ class OpenSource:
         return open_source(description.path, description.options, format=description.format)
 
 
-def with_step(changed: Description, before: Description, step: Step | None, rows: IntArray | None) -> Description:
+def with_step(changed: Description, before: Description, step: Step | None, rows: RowView | None) -> Description:
     """Return the description of a view, with the step that made it.
 
     After `select`, earlier methods are kept for `repr` only: `refresh` cannot apply them again.
@@ -208,7 +208,7 @@ def with_step(changed: Description, before: Description, step: Step | None, rows
     return replace(changed, steps=(*earlier, step))
 
 
-def _guess_step(changed: Description, before: Description, rows: IntArray | None) -> Step | None:
+def _guess_step(changed: Description, before: Description, rows: RowView | None) -> Step | None:
     """The method that made a view, by what it changed."""
     if rows is not None:
         return Step("materialize()" if len(changed.stages) < len(before.stages) else "select(...)", rows=rows)
@@ -230,7 +230,7 @@ def _function_name(function: Any) -> str:
     return str(getattr(function, "__name__", type(function).__name__))
 
 
-def format_repr(description: Description, opened: OpenSource, rows: IntArray | None) -> str:
+def format_repr(description: Description, opened: OpenSource, rows: RowView | None) -> str:
     """Return ``Dataset('data', 120 of 1,000 samples, where(width >= 512), map(f))``. Nothing is opened."""
     count = []
     if rows is not None:

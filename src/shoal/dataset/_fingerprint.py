@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from shoal._typing import IntArray
 from shoal.sample._annotations import is_record, schema_of
 from shoal.schema._json_schema import schema_hash
+from shoal.shard._row_view import RowView
 from shoal.shard._source import ShardSource, Source
 from shoal.store._url import base_name
 
@@ -28,7 +28,7 @@ _FINGERPRINT_CHARS, _SETTING_CHARS = 16, 6
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), range)
 
 
-def fingerprint_of(description: Description, source: Source, rows: IntArray | None, sample_type: type[Any]) -> str:
+def fingerprint_of(description: Description, source: Source, rows: RowView | None, sample_type: type[Any]) -> str:
     """Return a digest of the samples in view, their order, and the stages applied to them."""
     parts = [
         *_settings(description, source, rows, sample_type).values(),
@@ -38,7 +38,7 @@ def fingerprint_of(description: Description, source: Source, rows: IntArray | No
 
 
 def setting_digests(
-    description: Description, source: Source, rows: IntArray | None, sample_type: type[Any]
+    description: Description, source: Source, rows: RowView | None, sample_type: type[Any]
 ) -> dict[str, str]:
     """Return a short digest of each setting of a dataset without stages, so that two of them tell which one differs."""
     settings = _settings(description, source, rows, sample_type)
@@ -46,9 +46,7 @@ def setting_digests(
     return {"data": data, **{name: digest_of([value])[:_SETTING_CHARS] for name, value in settings.items()}}
 
 
-def _settings(
-    description: Description, source: Source, rows: IntArray | None, sample_type: type[Any]
-) -> dict[str, str]:
+def _settings(description: Description, source: Source, rows: RowView | None, sample_type: type[Any]) -> dict[str, str]:
     """Return what tells two datasets apart, by the name of the setting; without settings that choose everything."""
     settings = {
         "data": f"{source_identity(source)} {_digest_path(description, source)}",
@@ -69,11 +67,9 @@ def _digest_path(description: Description, source: Source) -> str:
     return repr([base_name(os.fspath(name)) for name in names])
 
 
-def _digest_rows(source: Source, rows: IntArray | None) -> str:
+def _digest_rows(source: Source, rows: RowView | None) -> str:
     """The same whether all samples are shown because none was chosen or because all were."""
-    if rows is None or (len(rows) == len(source) and np.array_equal(rows, np.arange(len(rows)))):
-        return "all"
-    return hashlib.sha256(np.ascontiguousarray(rows, "<i8").tobytes()).hexdigest()
+    return "all" if rows is None or rows.is_whole(len(source)) else rows.digest
 
 
 def _digest_type(kind: type[Any]) -> str:

@@ -9,12 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
-import numpy as np
-
 from shoal.errors import CatalogError, CatalogKeyError, FormatError, ObjectNotFoundError, OptionError
 from shoal.formats._registry import detect, has_format
 from shoal.protocols import DataFiles, DataSource
 from shoal.shard._discovery import ShardList, files_below, is_dataset_folder, locate_shards, shards_by_split
+from shoal.shard._row_view import RowView
 from shoal.shard._table import ShardRef
 from shoal.store._pattern import expand_pattern
 from shoal.store._registry import store_for
@@ -23,7 +22,7 @@ from shoal.store._url import base_name, join_url, parent_url, scheme_of
 from ._data_source import urls_of
 from ._dataset import Dataset
 from ._resolvers import is_reference, resolve_reference
-from ._splits import DatasetDict, SplitPart, parse_split, split_rows
+from ._splits import DatasetDict, SplitPart, parse_split, split_range
 
 __all__ = ["load_dataset", "load_shards"]
 
@@ -301,7 +300,7 @@ def _open(found: _SplitFiles, split: str, options: Mapping[str, Any]) -> Dataset
 def _open_parts(found: _SplitFiles, parts: Sequence[SplitPart], options: Mapping[str, Any]) -> Dataset[Any]:
     if len(parts) == 1:
         whole = _open(found, parts[0].split, options)
-        return whole if parts[0].whole else whole.select(split_rows(parts[0], len(whole)))
+        return whole if parts[0].whole else whole.select(split_range(parts[0], len(whole)))
     # One dataset of all their shards, and in it the rows of the parts.
     named = list(dict.fromkeys(part.split for part in parts))
     present = list(found.files) if found.folder is not None else named
@@ -311,5 +310,6 @@ def _open_parts(found: _SplitFiles, parts: Sequence[SplitPart], options: Mapping
         return dataset
     lengths = {name: len(_open(found, name, options)) for name in present}
     starts = dict(zip(present, itertools.accumulate(lengths.values(), initial=0), strict=False))
-    rows = [starts[part.split] + split_rows(part, lengths[part.split]) for part in parts]
-    return dataset.select(np.concatenate(rows))
+    ranges = [(starts[part.split], split_range(part, lengths[part.split])) for part in parts]
+    rows = [dataset.rows.slice(start + own.start, start + own.stop) for start, own in ranges]
+    return dataset._view(rows=RowView.concat(rows))  # noqa: SLF001 - of this package

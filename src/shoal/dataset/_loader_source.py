@@ -54,7 +54,7 @@ class DatasetSource:
         self._windows: tuple[SampleWindow, ...] = ()
 
     def __len__(self) -> int:
-        return len(self._dataset.source) if self._dataset.is_whole else len(self._dataset.numbers)
+        return len(self._dataset.rows)
 
     @property
     def fingerprint(self) -> str:
@@ -65,7 +65,7 @@ class DatasetSource:
     def setting_digests(self) -> dict[str, str]:
         """A digest of each setting that decides which samples come and what they hold, without functions."""
         stored = self._dataset.stored
-        rows = None if stored.is_whole else stored.numbers
+        rows = None if stored.is_whole else stored.rows
         return setting_digests(stored.described, stored.source, rows, stored.sample_type)
 
     def foresee_order(self, foresight: ReadSchedule) -> PrefetchedSource | None:
@@ -120,8 +120,8 @@ class DatasetSource:
         return reader.with_memory(self._resident)
 
     def _rows(self, numbers: IntArray) -> IntArray:
-        """The numbers of these samples in the source."""
-        return numbers if self._dataset.is_whole else self._dataset.numbers[numbers]
+        """The rows of these samples in the source."""
+        return numbers if self._dataset.is_whole else self._dataset.rows.rows_at(numbers)
 
     def hold(self, most_bytes: int) -> None:
         """Keep local shards in memory as they are read, if they fit in ``most_bytes``; see `ShardMemoryCache`."""
@@ -196,7 +196,7 @@ class DatasetSource:
 
     def locate(self, number: int) -> tuple[str | None, str | None]:
         """The shard and the key of a sample."""
-        row, source = int(self._dataset.numbers[number]), self._dataset.source
+        row, source = self._dataset.rows.row_at(number), self._dataset.source
         shard = None
         if isinstance(source, ShardSource):
             shard = source.shards[int(np.searchsorted(source.starts, row, "right")) - 1].url
@@ -214,9 +214,8 @@ class DatasetSource:
         """Of a view in the source's order, where each shard's samples begin in it; else one run of all."""
         if self._dataset.is_whole:
             return source.starts
-        rows = self._dataset.numbers
-        in_order = bool((rows[1:] >= rows[:-1]).all())
-        return np.searchsorted(rows, source.starts).astype(np.int64) if in_order else np.array([0, len(rows)], np.int64)
+        rows = self._dataset.rows
+        return rows.rank(source.starts) if rows.is_sorted else np.array([0, len(rows)], np.int64)
 
 
 class _OpenWindow:

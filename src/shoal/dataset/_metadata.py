@@ -107,7 +107,7 @@ def metadata_table(dataset: DatasetBase[Any], names: Sequence[str]) -> pa.Table:
         if name in columns:
             found[name] = _class_values(dataset, columns[name])
         elif rows is not None:
-            found[name] = found[name].take(pa.array(rows))
+            found[name] = rows.pick(found[name])
     return pa.table([found[name] for name in names], names=list(names))
 
 
@@ -191,7 +191,8 @@ def _class_values(dataset: DatasetBase[Any], column: _ClassColumn) -> pa.Chunked
     values = _first_of(column.name, stored.columns, len(dataset.source))
     unknown = _unknown(dataset, column, stored) if column.is_filled else None
     if rows is not None:
-        values, unknown = values.take(pa.array(rows)), None if unknown is None else unknown[rows]
+        values = rows.pick(values)
+        unknown = None if unknown is None else rows.pick(pa.chunked_array([unknown])).to_numpy()
     if unknown is None:
         return values
     absent = values.is_null().to_numpy() & ~unknown
@@ -258,7 +259,7 @@ def _with_read(
 def _read(dataset: DatasetBase[Any], column: _ClassColumn, positions: IntArray) -> pa.ChunkedArray:
     view: Any = dataset.stored
     name = column.path[0]
-    only = view._view(rows=dataset._numbers(positions)).select_columns(name)
+    only = view._view(rows=dataset.rows.take(positions)).select_columns(name)
     values = [_attribute(columns_of_sample(sample).get(name), column.path[1:]) for sample in only]
     if len(values) != len(positions):
         raise column_error(column.name, f"{len(positions) - len(values):,} samples cannot be read")

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
-from shoal._typing import IntArray
 from shoal.errors import OptionError
 from shoal.load._options import LoaderOptions
 from shoal.order._mixture import Mix, Mixed
 from shoal.order._orders import GlobalShuffle, Order, Sequential
+from shoal.shard._row_view import RowView
 
 from ._base import DatasetBase
 from ._combine import concat
@@ -37,8 +37,8 @@ class Mixture:
 
     mix: Mix
     length: int | None
-    rows: IntArray | None
-    """The numbers of all samples, one part after the other; None where they are those of the source."""
+    rows: RowView | None
+    """The rows of all samples, one part after the other; None where they are those of the source."""
 
     def order(self, shuffle: bool) -> Mixed:
         """The order of the mixture, each part in its own: as it lies, or shuffled."""
@@ -118,11 +118,11 @@ def mix(
     counts = tuple(len(part) for part in parts)
     shares = counts if weights is None else _python_numbers(weights)
     planned = Mix(counts, shares, seed, tuple((start, _python_numbers(chosen)) for start, chosen in stages))
-    mixture = Mixture(planned, length, None if whole.is_whole else whole.numbers)
+    mixture = Mixture(planned, length, None if whole.is_whole else whole.rows)
     order = mixture.order(shuffle=False)
     positions = order.samples(np.arange(order.length, dtype=np.int64))
     shown = ", ".join(f"{share:g}" if isinstance(share, (int, float)) else str(share) for share in shares)
-    made = whole._view(rows=whole.numbers[positions], step=Step(f"mix({shown})"), mixture=mixture)
+    made = whole._view(rows=whole.rows.take(positions), step=Step(f"mix({shown})"), mixture=mixture)
     return cast("Dataset[T]", made)
 
 

@@ -12,10 +12,9 @@ from functools import partial
 from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
-import numpy as np
 
-from shoal._typing import IntArray
 from shoal.errors import ObjectNotFoundError, OptionError
+from shoal.shard._row_view import RowView
 from shoal.shard._source import ShardSource
 from shoal.store._registry import store_for
 
@@ -75,13 +74,13 @@ class _Task:
     """One shard's samples in view. The mark changes when the shard does, or when other samples are in view."""
 
     shard: str
-    rows: IntArray
+    rows: RowView
     version: str
 
     @property
     def mark(self) -> str:
         """Identifies the task in a checkpoint."""
-        return f"{self.version}-{len(self.rows)}-{zlib.crc32(np.ascontiguousarray(self.rows).tobytes()):08x}"
+        return f"{self.version}-{len(self.rows)}-{zlib.crc32(self.rows.as_array().tobytes()):08x}"
 
 
 class _Checkpoint:
@@ -205,7 +204,7 @@ class ShardProcessing(DatasetBase[T]):
 
         def work(task: _Task) -> R:
             log = self._begin_pass(task.rows)
-            return function(self._finished_valid(self._read_valid(task.rows, log), log))
+            return function(self._finished_valid(self._read_valid(task.rows.as_array(), log), log))
 
         saved = None if checkpoint is None else os.fspath(checkpoint)
         return _run_shards(tasks, work, saved, workers, on_error, progress)
@@ -217,16 +216,11 @@ class ShardProcessing(DatasetBase[T]):
         unknown = (chosen or set()) - set(self.shards)
         if unknown:
             raise OptionError("no such shard", expected=f"one of {len(self.shards)}", found=min(unknown))
-        numbers = self.numbers
-        shard_numbers = np.searchsorted(source.starts, numbers, "right") - 1
         tasks = []
-        for number, url in enumerate(self.shards):
-            rows = (
-                numbers[shard_numbers == number]
-                if self._rows is not None
-                else numbers[source.starts[number] : source.starts[number + 1]]
-            )
-            if len(rows) and (chosen is None or url in chosen):
+        for number, own in self.rows.split_by(source.starts):
+            url = source.shards[number].url
+            if chosen is None or url in chosen:
+                rows = RowView.from_rows(own + source.starts[number])
                 tasks.append(_Task(url, rows, source.index.shard_version(number)))
         return tasks
 

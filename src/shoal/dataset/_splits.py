@@ -38,7 +38,7 @@ __all__ = [
     "is_picklable",
     "key_array",
     "parse_split",
-    "split_rows",
+    "split_range",
     "split_sizes",
     "stratified_split",
     "to_strings",
@@ -330,16 +330,16 @@ def _parse_part(text: str, spec: str, names: list[str]) -> SplitPart:
     return SplitPart(split, start, stop, bool(percents), found["rounding"] == "pct1_dropremainder")
 
 
-def split_rows(part: SplitPart, length: int) -> IntArray:
-    """The rows of a split of this length that a part names; bounds outside it are cut off, as in a list's slice.
+def split_range(part: SplitPart, length: int) -> range:
+    """The positions in a split of this length that a part names; bounds outside it are cut off, as in a list's slice.
 
     Examples:
-        >>> split_rows(SplitPart("train", None, 10, percent=True), 25), split_rows(SplitPart("train", -3), 25)
-        (array([0, 1]), array([22, 23, 24]))
+        >>> split_range(SplitPart("train", None, 10, percent=True), 25), split_range(SplitPart("train", -3), 25)
+        (range(0, 2), range(22, 25))
     """
     start = 0 if part.start is None else _bound(part.start, part, length)
     stop = length if part.stop is None else _bound(part.stop, part, length)
-    return np.arange(start, max(start, stop), dtype=np.int64)
+    return range(start, max(start, stop))
 
 
 def _bound(bound: int, part: SplitPart, length: int) -> int:

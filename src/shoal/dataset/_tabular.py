@@ -18,10 +18,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute
 
-from shoal._typing import IntArray
 from shoal.codec._registry import codec_for
 from shoal.errors import FieldError, MissingExtraError, OptionError, QueryError, WriteError
 from shoal.sample._annotations import is_record, schema_of
+from shoal.shard._row_view import RowView
 from shoal.shard._source import ShardSource, Source
 from shoal.shard._stream import ErrorLog
 
@@ -285,7 +285,7 @@ class Tabular(DatasetBase[T]):
         source = dataset.raw_source
         if source is None or schema is None or not can_gather(schema) or not len(self):
             return row_parts(self._keyed(columns), size)
-        number, _ = source.index.locate(int(self.numbers[0]))
+        number, _ = source.index.locate(self.rows.row_at(0))
         mean = source.index.mean_bytes(number, PAYLOAD)
         batches = dataset._all_batches
         return gathered_parts(batches, schema, columns, size, mean)
@@ -327,10 +327,8 @@ class Tabular(DatasetBase[T]):
         if not isinstance(text, str):
             text = sql_of(resolve_columns(as_expression(condition), ("__key__", *self.column_names)))
         keep = run_condition(text, self._metadata_table())
-        rows = np.flatnonzero(keep) if self._rows is None else self._rows[keep]
-        return self._view(
-            rows=rows, step=Step(f"where_sql({text!r})", again=operator.methodcaller("where_sql", condition))
-        )
+        step = Step(f"where_sql({text!r})", again=operator.methodcaller("where_sql", condition))
+        return self._view(rows=self.rows.where(keep), step=step)
 
     def _metadata_table(self) -> pa.Table:
         """The keys and the metadata columns that have one type and are in the index of every shard."""
@@ -622,12 +620,12 @@ def summarize(dataset: Tabular[Any], deleted: int = 0) -> Summary:
     return Summary(samples, shards, total, shown, fields, columns, deleted, left_out)
 
 
-def _summarize_fields(source: Source, rows: IntArray | None) -> tuple[tuple[FieldSummary, ...], int]:
+def _summarize_fields(source: Source, rows: RowView | None) -> tuple[tuple[FieldSummary, ...], int]:
     if not isinstance(source, ShardSource):
         return (), 0
-    totals = source.index.field_totals(rows)
+    totals = source.index.field_totals(None if rows is None else rows.as_array())
     found = (FieldSummary(name, _codec_name(name), count, size) for name, (count, size) in totals.items())
-    touched = len(source.shards) if rows is None else len(np.unique(np.searchsorted(source.starts, rows, "right")))
+    touched = len(source.shards) if rows is None else len(rows.shards(source.starts))
     return tuple(found), touched
 
 

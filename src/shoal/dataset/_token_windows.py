@@ -114,7 +114,7 @@ class TokenWindows:
     def read(self, numbers: IntArray) -> list[dict[str, Any]]:
         """The windows with these numbers."""
         places = [self._place(number) for number in numbers.tolist()]
-        keys = self._dataset.source.keys(self._dataset.numbers[[document for document, _ in places]])
+        keys = self._dataset.source.keys(self._dataset.rows.rows_at(np.array([place[0] for place in places], np.int64)))
         return [
             {"__key__": key, self._field: self._tokens(document, start), "start": start}
             for key, (document, start) in zip(keys, places, strict=True)
@@ -139,7 +139,7 @@ class TokenWindows:
     def locate(self, number: int) -> tuple[str | None, str | None]:
         """The key of the document."""
         document, start = self._place(number)
-        key = self._dataset.source.keys(self._dataset.numbers[[document]])[0]
+        key = self._dataset.source.keys(np.array([self._dataset.rows.row_at(document)]))[0]
         return None, f"{key} from token {start}"
 
     def geometry(self) -> SourceLayout:
@@ -182,7 +182,7 @@ class _NpyDocuments:
     """Documents stored as ``.npy`` members: lengths are in the index, and parts can be read by themselves."""
 
     def __init__(self, dataset: Dataset[Any], source: ShardSource, field: str) -> None:
-        self._rows = dataset.numbers
+        self._rows = dataset.rows
         self._source = source
         self._field = field
         self._checked: set[int] = set()
@@ -192,7 +192,7 @@ class _NpyDocuments:
         return self._header(0)[0] if len(self._rows) else np.dtype(np.uint8)
 
     def _member(self, document: int) -> tuple[Shard, int]:
-        row = int(self._rows[document])
+        row = self._rows.row_at(document)
         number = int(np.searchsorted(self._source.starts, row, "right")) - 1
         return self._source.shard(number), row - int(self._source.starts[number])
 
@@ -214,7 +214,8 @@ class _NpyDocuments:
     @functools.cached_property
     def lengths(self) -> IntArray:
         sizes = np.concatenate([self._sizes(number) for number in range(len(self._source.shards))])
-        return (sizes[self._rows].astype(np.int64) - _HEADER_BYTES) // self._dtype.itemsize
+        chosen = sizes if self._rows.is_whole(len(sizes)) else sizes[self._rows.as_array()]
+        return (chosen.astype(np.int64) - _HEADER_BYTES) // self._dtype.itemsize
 
     def _sizes(self, number: int) -> IntArray:
         first, last = self._source.starts[number : number + 2].tolist()

@@ -23,6 +23,7 @@ from shoal._typing import IntArray
 from shoal.errors import FormatError, ManifestError, ObjectNotFoundError, ShoalWarning, StoreError
 from shoal.shard._discovery import is_dataset_folder
 from shoal.shard._manifest import Manifest, load_manifest
+from shoal.shard._row_view import RowView
 from shoal.shard._shard_rows import IndexMetadata, ShardRows
 from shoal.shard._source import ShardSource, Source
 from shoal.store._registry import store_for
@@ -169,7 +170,7 @@ def _path_in(folder: str, url: str) -> str | None:
     return unquote(name) if url.startswith("file://") else name
 
 
-def rows_not_deleted(source: Source, path: object) -> IntArray | None:
+def rows_not_deleted(source: Source, path: object) -> RowView | None:
     """The rows of samples that are not deleted; None if none is. Only shards with tombstones are opened."""
     if not isinstance(source, ShardSource):
         return None
@@ -177,7 +178,7 @@ def rows_not_deleted(source: Source, path: object) -> IntArray | None:
     if not by_url:
         return None
     deleted = _deleted_rows(source, by_url)
-    return np.delete(np.arange(len(source)), deleted) if len(deleted) else None
+    return RowView.whole(len(source)).without(deleted) if len(deleted) else None
 
 
 def _deleted_rows(source: ShardSource, by_url: Mapping[str, _ShardTombstones]) -> IntArray:

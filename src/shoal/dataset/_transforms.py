@@ -17,10 +17,11 @@ from shoal.errors import ColumnError, FieldError, OptionError, QueryError
 from shoal.load._loader import DataLoader
 from shoal.load._options import Auto
 from shoal.sample._lens import Lens, default_network
+from shoal.shard._row_view import RowView
 from shoal.shard._source import ShardSource, Source
 from shoal.shard._table import refuse_unknown_column
 
-from ._base import DatasetBase, positions_in
+from ._base import DatasetBase
 from ._column_stages import Drop, Keep, Rename, names_after, origin_of
 from ._columns import column_values, sorted_order
 from ._decoding import PAYLOAD
@@ -134,9 +135,11 @@ class Transforms(DatasetBase[T]):
 
     def materialize(self) -> Dataset[T]:
         """A filtered dataset as a view with a length and positions: reads every sample once."""
-        kept = [number for number in self.numbers.tolist() if self._finished(self._read(np.array([number])))]
+        rows = (row for part in self.rows.chunks() for row in part.tolist())
+        kept = [row for row in rows if self._finished(self._read(np.array([row])))]
         stages = tuple(stage for stage in self._description.stages if stage.kind == "map")
-        return self._view(rows=np.array(kept, np.int64), sample_type=self._description.sample_type, stages=stages)
+        chosen = RowView.from_rows(np.array(kept, np.int64))
+        return self._view(rows=chosen, sample_type=self._description.sample_type, stages=stages)
 
     def columns(self, names: Sequence[str]) -> Dataset[dict[str, Any]]:
         """The same samples with only these fields; other fields' bytes are not read. Raises FieldError."""
@@ -148,7 +151,7 @@ class Transforms(DatasetBase[T]):
 
     def select(self, indices: Sequence[int] | npt.NDArray[Any]) -> Dataset[T]:
         """The samples at these positions, in this order."""
-        return self._view(rows=self._numbers(positions_in(indices, len(self))))
+        return self._view(rows=self._selected(indices))
 
     def where(self, expression: str | Expression | Field) -> Dataset[T]:
         """The samples whose metadata fits, found in the index without opening a tar.
@@ -169,7 +172,7 @@ class Transforms(DatasetBase[T]):
             raise query_error_of(error) from error
         keep = run_where(resolved, table)
         return self._view(
-            rows=self._rows_where(keep),
+            rows=self.rows.where(keep),
             step=Step(f"where({condition})", again=operator.methodcaller("where", condition)),
         )
 
@@ -191,10 +194,10 @@ class Transforms(DatasetBase[T]):
         rows = self._rows_of(keys) if isinstance(keys, DatasetBase) else None
         if rows is not None:
             step = Step(f"exclude({len(rows):,} samples)", again=operator.methodcaller("exclude", keys))
-            return self._view(rows=self._rows_where(~np.isin(self.numbers, rows)), step=step)
+            return self._view(rows=self.rows.without(rows), step=step)
         gone = key_array(keys)
         step = Step(f"exclude({len(gone):,} keys)", again=operator.methodcaller("exclude", gone))
-        return self._view(rows=self._rows_where(~is_one_of(self.key_column(), gone)), step=step)
+        return self._view(rows=self.rows.where(~is_one_of(self.key_column(), gone)), step=step)
 
     def column(self, name: str | Field | Expression) -> pa.ChunkedArray:
         """One metadata column, named as ``where`` names it; ``"key"`` is the keys. Raises QueryError."""
@@ -381,13 +384,9 @@ class Transforms(DatasetBase[T]):
             >>> ds.shard(2, 0).keys(), ds.shard(2, 1, contiguous=False).keys()
             (['k0', 'k1', 'k2'], ['k1', 'k3'])
         """
-        if not 0 <= index < num_shards:
-            raise OptionError("no such part", expected=f"an index of 0 to {num_shards - 1}", found=index)
-        size, more = divmod(len(self), num_shards)
-        start = size * index + min(index, more)
-        stop = start + size + (index < more)
-        positions = np.arange(start, stop) if contiguous else np.arange(index, len(self), num_shards)
-        return self._select_positions(positions, f"shard({num_shards}, {index})")
+        self._refuse_filtered("a length")
+        rows = self.rows.shard(num_shards, index, contiguous=contiguous)
+        return self._select_rows(rows, f"shard({num_shards}, {index})")
 
     def train_test_split(
         self,
@@ -427,16 +426,16 @@ class Transforms(DatasetBase[T]):
         drawn = secrets.randbits(32) if seed is None else seed
         rng = np.random.default_rng(drawn) if generator is None else generator
         if not shuffle:
-            first, second = np.arange(train), np.arange(train, train + test)
+            first, second = self.rows.slice(0, train), self.rows.slice(train, train + test)
         elif stratify_by_column is not None:
             values = column_values(cast("Dataset[Any]", self), stratify_by_column)
-            first, second = stratified_split(values, train, test, rng)
+            first, second = map(self.rows.take, stratified_split(values, train, test, rng))
         else:
             order = rng.permutation(len(self))
-            first, second = order[test : test + train], order[:test]
+            first, second = self.rows.take(order[test : test + train]), self.rows.take(order[:test])
         parts = {
-            "train": self._select_positions(first, "train_test_split['train']"),
-            "test": self._select_positions(second, "train_test_split['test']"),
+            "train": self._select_rows(first, "train_test_split['train']"),
+            "test": self._select_rows(second, "train_test_split['test']"),
         }
         for part in parts.values():
             part.seed = drawn if shuffle and generator is None else None
@@ -481,7 +480,7 @@ class Transforms(DatasetBase[T]):
             return self._view()
         columns = [column_values(cast("Dataset[Any]", self), name) for name in names]
         order = sorted_order(columns, downward, nulls_first=_NULLS_FIRST[null_placement])
-        return self._select_positions(order, f"sort({names!r})")
+        return self._select_rows(self.rows.take(order), f"sort({names!r})")
 
     def unique(self, column: str) -> list[Any]:
         """The values of a column, each once, in the order they first come; None where a sample has none.
@@ -504,10 +503,6 @@ class Transforms(DatasetBase[T]):
         except pa.ArrowNotImplementedError as error:
             raise OptionError("these values are not compared", found=str(values.type), field=column) from error
         return found
-
-    def _rows_where(self, keep: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-        """The rows of the samples in view for which the mask is true."""
-        return np.flatnonzero(keep) if self._rows is None else self._rows[keep]
 
     def _resolve(self, condition: Expression) -> Expression:
         """The condition with the names of columns. Raises QueryError."""
@@ -543,9 +538,8 @@ class Transforms(DatasetBase[T]):
                 problem = f"Cannot query column {column!r}: {renamed!r} is another column since it was renamed"
                 raise QueryError(problem, hint="call `where` before the columns are renamed")
 
-    def _select_positions(self, positions: Any, shown: str) -> Dataset[T]:
-        """The samples at these positions; ``shown`` is the method call for `repr`."""
-        rows = self._numbers(np.asarray(positions, np.int64))
+    def _select_rows(self, rows: RowView, shown: str) -> Dataset[T]:
+        """The samples with these rows; ``shown`` is the method call for `repr`."""
         return self._view(rows=rows, sample_type=self._description.sample_type, step=Step(shown, rows=rows))
 
     def _unformatted_columns(self, *, complete: bool = False) -> tuple[str, ...] | None:

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from shoal._typing import IntArray
 from shoal.errors import ManifestError, OptionError, SampleKeyError
+from shoal.shard._row_view import RowView
 from shoal.shard._source import ShardSource, Source
 
 from ._append import append_samples, find_target
@@ -103,7 +104,7 @@ class Update(Transforms[T]):
         if step.again is not None:
             again: Dataset[T] = step.again(fresh)
             return again
-        rows = None if step.rows is None else _rows_after_refresh(step.rows, self.source, fresh.source, fresh.numbers)
+        rows = None if step.rows is None else _rows_after_refresh(step.rows, self.source, fresh.source, fresh.rows)
         view: Dataset[T] = fresh._view(rows=rows, step=replace(step, rows=rows))  # noqa: SLF001 - as self's
         return view
 
@@ -140,8 +141,8 @@ class Update(Transforms[T]):
         if reason is not None and not isinstance(reason, str):
             raise OptionError("a reason is text", expected="str", found=repr(reason))
         _check_repeated(repeated)
-        rows = self._rows_of(keys) if isinstance(keys, DatasetBase) else None
-        rows = self._rows_of_keys(keys, repeated) if rows is None else self._rows_in_view(rows)
+        chosen = self._rows_of(keys) if isinstance(keys, DatasetBase) else None
+        rows = self._rows_of_keys(keys, repeated) if chosen is None else self._rows_in_view(chosen)
         add_tombstones(self.source, self._description.path, rows, reason)
         return self.refresh()
 
@@ -150,18 +151,17 @@ class Update(Transforms[T]):
         gone, here = key_array(keys), self.key_column().cast(pa.large_string())
         dead = pa.array([stone.key for stone in self.tombstones], pa.large_string())
         _refuse_unknown(gone, pa.chunked_array([*here.chunks, dead], pa.large_string()), "no sample has this key")
-        rows = np.unique(self._rows_where(is_one_of(here, gone)))
+        rows = np.unique(self.rows.where(is_one_of(here, gone)).as_array())
         if repeated == "error":
             _refuse_repeated(self.source.keys(rows), "samples", "tombstone(ds.where(...))")
         return rows
 
-    def _rows_in_view(self, rows: IntArray) -> IntArray:
+    def _rows_in_view(self, rows: RowView) -> IntArray:
         """These rows, of which those that were deleted before are passed over."""
-        there = np.isin(rows, self.numbers)
-        strange = pa.array(self.source.keys(rows[~there]), pa.large_string())
+        strange = pa.array(self.source.keys(rows.without(self.rows).as_array()), pa.large_string())
         dead = pa.array([stone.key for stone in self.tombstones], pa.large_string())
         _refuse_unknown(strange, pa.chunked_array([dead]), "a sample is not in this view")
-        return np.unique(rows[there])
+        return np.unique(rows.within(self.rows).as_array())
 
     @property
     def tombstones(self) -> tuple[Tombstone, ...]:
@@ -220,7 +220,7 @@ def _refuse_unknown(wanted: pa.Array, known: pa.ChunkedArray, problem: str) -> N
         raise SampleKeyError(problem, found=", ".join(map(repr, strange[:3].to_pylist())) + more)
 
 
-def _rows_after_refresh(rows: IntArray, old: Source, new: Source, visible: IntArray) -> IntArray:
+def _rows_after_refresh(rows: RowView, old: Source, new: Source, visible: RowView) -> RowView:
     """The rows that samples have in the refreshed source, without those deleted since."""
     if not (isinstance(old, ShardSource) and isinstance(new, ShardSource)):
         if source_identity(old) != source_identity(new):
@@ -230,10 +230,9 @@ def _rows_after_refresh(rows: IntArray, old: Source, new: Source, visible: IntAr
                 hint="refresh the dataset first, then choose",
             )
         return rows
-    places = _new_shard_numbers(old, new, np.unique(np.searchsorted(old.starts, rows, "right") - 1).tolist())
-    numbers = np.searchsorted(old.starts, rows, "right") - 1
-    found: IntArray = new.starts[places[numbers]] + rows - old.starts[numbers]
-    return found[np.isin(found, visible)]
+    places = _new_shard_numbers(old, new, rows.shards(old.starts).tolist())
+    moved = rows.moved(old.starts, new.starts[places] - old.starts[:-1])
+    return moved if visible.is_whole(len(new)) else moved.within(visible)
 
 
 def _new_shard_numbers(old: ShardSource, new: ShardSource, touched: Sequence[int]) -> IntArray:

@@ -703,8 +703,8 @@ class WebDatasetMethods(DatasetBase[T]):
         start, stop, step = _check_slice(args)
         if not has_positions(self):
             return dataset_from(Sliced(self, start, stop, step))
-        positions = np.arange(len(self))[start:stop:step]
-        return self._view(rows=self._numbers(positions), sample_type=self._description.sample_type)
+        chosen = slice(start, stop, step).indices(len(self))
+        return self._view(rows=self.rows.slice(*chosen), sample_type=self._description.sample_type)
 
     def _then(self, function: Function, sample_type: type[Any] | None, step: Step) -> Dataset[Any]:
         """This dataset with one more stage."""

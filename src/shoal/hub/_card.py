@@ -24,6 +24,7 @@ from shoal.dataset._dataset import Dataset
 from shoal.errors import CodecError, FormatError, MissingExtraError
 from shoal.schema._json_schema import schema_from_json
 from shoal.shard._manifest import Manifest, ShardRecord
+from shoal.shard._row_view import RowView
 from shoal.shard._source import ShardSource
 from shoal.shard._stored_rows import index_path
 from shoal.shard._table import ShardRef
@@ -264,7 +265,7 @@ def _opened(content: Content, record: ShardRecord) -> Iterator[ShardSource]:
 
 
 def _read(source: ShardSource, record: ShardRecord, rows: npt.NDArray[np.int64]) -> list[dict[str, Any]]:
-    return list(raw_rows(source, rows, None, record.bytes / max(record.samples, 1)))
+    return list(raw_rows(source, RowView.from_rows(rows), None, record.bytes / max(record.samples, 1)))
 
 
 def _first_pictures(samples: Sequence[Mapping[str, Any]], most: int) -> dict[str, bytes]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from shoal._typing import IntArray
 from shoal.dataset._dataset import Dataset
@@ -19,6 +18,7 @@ from shoal.shard._copy import copy_samples
 from shoal.shard._discovery import SHARD_ENDINGS, locate_shards
 from shoal.shard._manifest import Manifest, ShardRecord, load_manifest, manifest_url, merge_shards, record_of
 from shoal.shard._open_shards import index_shard
+from shoal.shard._row_view import RowView
 from shoal.shard._shard_rows import ShardRows
 from shoal.shard._source import ShardSource, Source
 from shoal.shard._stored_rows import index_path, load_rows, save_rows
@@ -123,7 +123,7 @@ def _without_rows(content: Content, path: str, deleted: IntArray, staging: str) 
 
 def _rewritten(target: str, source: ShardSource, rows: IntArray) -> ShardRows:
     with ShardWriter(target, max_samples=len(rows), max_bytes=1 << 62) as writer:
-        for sample in raw_rows(source, rows, None, _RUN_BYTES / _MAX_REWRITE_ROWS):
+        for sample in raw_rows(source, RowView.from_rows(rows), None, _RUN_BYTES / _MAX_REWRITE_ROWS):
             writer.write(sample)
     return load_rows(parent_url(target), base_name(target))
 
@@ -153,14 +153,9 @@ def _deleted_rows(root: str, manifest: Manifest) -> dict[str, IntArray]:
     dataset: Dataset[Any] | None = Dataset(root) if manifest.shards else None
     if dataset is None or dataset.is_whole or not isinstance(dataset.source, ShardSource):
         return {}
-    source, starts = dataset.source, dataset.source.starts
-    deleted = np.setdiff1d(np.arange(len(source)), dataset.numbers)
-    bounds = np.searchsorted(deleted, starts)
-    return {
-        relative_url(ref.url, root): deleted[bounds[number] : bounds[number + 1]] - int(starts[number])
-        for number, ref in enumerate(source.shards)
-        if bounds[number] < bounds[number + 1]
-    }
+    source = dataset.source
+    deleted = RowView.whole(len(source)).without(dataset.rows)
+    return {relative_url(source.shards[number].url, root): rows for number, rows in deleted.split_by(source.starts)}
 
 
 def _is_pushed(path: str) -> bool:
@@ -244,15 +239,15 @@ def _write_out(dataset: Dataset[Any], split: str, staging: str) -> None:
     schema = None if dataset.schema is None else schema_to_json(dataset.schema)
     sizes = [ref.size or 0 for ref in source.shards]
     with ShardWriter(pattern, split=split, metadata=dataset.metadata, schema=schema, overwrite=True) as writer:
-        for sample in raw_rows(source, dataset.numbers, said.fields, sum(sizes) / max(len(source), 1)):
+        for sample in raw_rows(source, dataset.rows, said.fields, sum(sizes) / max(len(source), 1)):
             writer.write(sample)
 
 
 def raw_rows(
-    source: Source, rows: npt.NDArray[np.int64], fields: Sequence[str] | None, mean_bytes: float
+    source: Source, rows: RowView, fields: Sequence[str] | None, mean_bytes: float
 ) -> Iterator[dict[str, Any]]:
     """These samples with these fields, as bytes; so many are read at once as fit in memory."""
     step = int(min(max(_RUN_BYTES / max(mean_bytes, 1), 1), _MOST_ROWS))
-    for start in range(0, len(rows), step):
-        for sample in source.read(rows[start : start + step], fields):
+    for part in rows.chunks(step):
+        for sample in source.read(part, fields):
             yield {name: value for name, value in sample.items() if name == "__key__" or not name.startswith("__")}

@@ -11,8 +11,6 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from shoal.dataset._dataset import Dataset
 from shoal.errors import (
     ChecksumError,
@@ -26,6 +24,7 @@ from shoal.shard._compression import fitting_compression
 from shoal.shard._discovery import SHARD_ENDINGS, locate_shards
 from shoal.shard._journal import commit
 from shoal.shard._manifest import Manifest, ShardRecord, load_manifest, merge_shards, record_of
+from shoal.shard._row_view import RowView
 from shoal.shard._source import ShardSource
 from shoal.shard._split_names import split_alias
 from shoal.shard._stored_rows import index_path
@@ -219,7 +218,7 @@ class _Job:
             raise ObjectExistsError("another shard is there", found=place, hint="pass overwrite=True to replace it")
         with closing(source):
             mean = record.bytes / max(len(source), 1)
-            rows = raw_rows(source, np.arange(len(source)), _present(source, columns), mean)
+            rows = raw_rows(source, RowView.whole(len(source)), _present(source, columns), mean)
             compression = fitting_compression(place, None)
             index = write_shard(
                 place, ((row["__key__"], row) for row in rows), compression=compression, metadata=manifest.metadata

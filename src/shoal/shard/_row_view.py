@@ -8,6 +8,7 @@ and where there are few of them. A caller sees no difference.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
@@ -29,6 +30,10 @@ _RUN_BYTES = 32
 _BITMAP_BYTES_PER_ROW = 1 / 8 + 8 / _BLOCK_ROWS
 _CHUNK_ROWS = 1 << 16
 """Rows that are expanded at a time where all of them are walked through."""
+_MAX_NARROW = (1 << 32) - 1
+"""Rows below this are kept in 32 bits."""
+_MAX_SLICES = 1024
+"""Up to so many runs are slices of a column."""
 
 
 class _Form(Protocol):
@@ -82,10 +87,9 @@ class _Runs:
         return np.arange(start, stop) + np.repeat(self._shifts[first:last], counts)
 
     def rank(self, rows: IntArray) -> IntArray:
-        numbers = np.searchsorted(self.stops, rows, "right")
-        starts = np.append(self.starts, np.iinfo(np.int64).max)[numbers]
-        before: IntArray = np.concatenate(([0], self._ends))[numbers]
-        rank: IntArray = before + rows - np.minimum(rows, starts)
+        numbers = np.minimum(np.searchsorted(self.stops, rows, "right"), len(self.stops) - 1)
+        starts, stops = self.starts[numbers], self.stops[numbers]
+        rank: IntArray = self._ends[numbers] - (stops - np.clip(rows, starts, stops))
         return rank
 
     def clip(self, start: int, stop: int) -> tuple[IntArray, IntArray]:
@@ -158,6 +162,14 @@ class _Bitmap:
         stop -= int(self._ends[low - 1]) if low else 0
         return np.flatnonzero(mask.view(np.bool_))[start:stop] + (self.first + low * _BLOCK_ROWS)
 
+    def clip(self, start: int, stop: int) -> _Bitmap:
+        """The bitmap of the positions from start to stop, which is above start."""
+        low, high = self.row_at(start) - self.first, self.row_at(stop - 1) - self.first
+        bits = self.bits[low // 8 : high // 8 + 1].copy()
+        bits[0] &= 0xFF << low % 8 & 0xFF
+        bits[-1] &= 0xFF >> 7 - high % 8
+        return _Bitmap(self.first + low // 8 * 8, bits)
+
     def rank(self, rows: IntArray) -> IntArray:
         offsets = np.clip(rows - self.first, 0, len(self.bits) * 8)
         blocks, within = np.divmod(offsets, _BLOCK_ROWS)
@@ -195,6 +207,8 @@ class _Array:
         return self.rows[start:stop].astype(np.int64, copy=False)
 
     def rank(self, rows: IntArray) -> IntArray:
+        if self.rows.dtype == np.uint32:  # of one type, or NumPy converts all rows of the view
+            rows = np.clip(rows, 0, _MAX_NARROW).astype(np.uint32)
         return np.searchsorted(self.rows, rows).astype(np.int64, copy=False)
 
 
@@ -247,10 +261,10 @@ def _form_of_mask(mask: BoolArray, first: int, max_array_bytes: int) -> _Form:
 
 def _narrow(rows: IntArray) -> IntArray | UInt32Array:
     """Rows in 32 bits where they fit."""
-    return rows.astype(np.uint32) if len(rows) and rows.min() >= 0 and rows.max() < 1 << 32 else rows
+    return rows.astype(np.uint32) if len(rows) and rows.min() >= 0 and rows.max() < _MAX_NARROW else rows
 
 
-def _ascends(rows: IntArray) -> bool:
+def _ascends(rows: IntArray | UInt32Array) -> bool:
     return bool((rows[1:] > rows[:-1]).all())
 
 
@@ -300,12 +314,23 @@ class RowView:
     @classmethod
     def concat(cls, views: Sequence[RowView]) -> RowView:
         """The rows of some views, one view after the other."""
-        forms = [view._form for view in views if len(view)]  # noqa: SLF001 - one class
+        views = [view for view in views if len(view)]
+        if len(views) == 1:
+            return views[0]
+        forms = [view._form for view in views]  # noqa: SLF001 - one class
         runs = [form for form in forms if isinstance(form, _Runs)]
         if len(runs) == len(forms):
             none = np.empty(0, np.int64)
             starts = np.concatenate([none, *(form.starts for form in runs)])
             return cls.from_runs(starts, np.concatenate([none, *(form.stops for form in runs)]))
+        count, ends = sum(map(len, views)), [(view.row_at(0), view.row_at(len(view) - 1)) for view in views]
+        first, span = ends[0][0], ends[-1][1] + 1 - ends[0][0]
+        in_order = all(one[1] < two[0] for one, two in itertools.pairwise(ends))
+        if in_order and span < 8 * count and all(view.is_ascending for view in views):
+            mask = np.zeros(span, np.bool_)
+            for rows in itertools.chain.from_iterable(view.chunks() for view in views):
+                mask[rows - first] = True
+            return cls.from_mask(mask, first)
         return cls.from_rows(np.concatenate([view.as_array() for view in views]))
 
     @property
@@ -354,14 +379,18 @@ class RowView:
             if isinstance(form, _Runs):
                 self._ascending = bool((form.starts[1:] >= form.stops[:-1]).all())
             else:
-                self._ascending = isinstance(form, _Bitmap) or _ascends(self.as_array())
+                self._ascending = not isinstance(form, _Array) or _ascends(form.rows)
         return self._ascending
 
     @property
     def is_sorted(self) -> bool:
         """Whether no row is below the one before; rows may repeat."""
         if self._sorted is None:
-            self._sorted = self.is_ascending or all(bool((rows[1:] >= rows[:-1]).all()) for rows in (self.as_array(),))
+            form = self._form
+            if isinstance(form, _Runs):
+                self._sorted = bool((form.starts[1:] >= form.stops[:-1] - 1).all())
+            else:
+                self._sorted = not isinstance(form, _Array) or bool((form.rows[1:] >= form.rows[:-1]).all())
         return self._sorted
 
     def is_whole(self, count: int) -> bool:
@@ -387,8 +416,12 @@ class RowView:
         if self._length and self.is_sorted:
             position = int(self.rank(np.array([row]))[0])
             return position if position < self._length and self._form.row_at(position) == row else None
-        found = np.flatnonzero(self.as_array() == row)
-        return int(found[0]) if len(found) else None
+        start = 0
+        for rows in self.chunks():
+            if len(found := np.flatnonzero(rows == row)):
+                return start + int(found[0])
+            start += len(rows)
+        return None
 
     def take(self, positions: IntArray) -> RowView:
         """The view of the rows at these positions."""
@@ -396,14 +429,21 @@ class RowView:
 
     def slice(self, start: int, stop: int, step: int = 1) -> RowView:
         """The view of a range of positions, as ``slice(start, stop, step).indices(len(view))`` gives them."""
-        count, form = len(range(start, stop, step)), self._form
-        if not count:
+        positions, form = range(start, stop, step), self._form
+        if not positions:
             return RowView.from_rows(np.empty(0, np.int64))
-        if step == 1 and isinstance(form, _Runs):
-            self.rows_at(np.array([start, stop - 1]))  # which raises for positions that there are not
-            return RowView.from_runs(*form.clip(start, stop))
-        if 8 * count <= _MAX_ARRAY_BYTES or step < 0 or not self.is_ascending:
-            return self.take(start + np.arange(count) * (step if count > 1 else 1))
+        for position in (positions[0], positions[-1]):
+            if not 0 <= position < self._length:
+                raise _position_error(position, self._length)
+        is_small = 8 * len(positions) <= _MAX_ARRAY_BYTES
+        if step == 1 or len(positions) == 1:
+            if isinstance(form, _Runs):
+                return RowView.from_runs(*form.clip(start, positions[-1] + 1))
+            if isinstance(form, _Bitmap) and not is_small:
+                return RowView(form.clip(start, positions[-1] + 1))
+            return RowView.from_rows(form.between(start, positions[-1] + 1))
+        if is_small or step < 0 or not self.is_ascending:
+            return self.take(start + np.arange(len(positions)) * step)
         keep = np.zeros(self._length, np.bool_)
         keep[start:stop:step] = True
         return self.where(keep)
@@ -437,17 +477,22 @@ class RowView:
 
     def without(self, rows: IntArray | RowView) -> RowView:
         """The view without some rows, which need not be in it."""
-        rows = rows.as_array() if isinstance(rows, RowView) else rows
-        form = self._form
-        if isinstance(form, _Runs) and len(form.starts) == 1:
-            start, stop = int(form.starts[0]), int(form.stops[0])
-            gone = np.unique(rows[(rows >= start) & (rows < stop)])
-            return RowView.from_runs(np.concatenate(([start], gone + 1)), np.append(gone, stop))
-        if not self.is_ascending:
-            return self.where(~np.isin(self.as_array(), rows))
-        keep = np.ones(self._length, np.bool_)
-        keep[self.rank(rows[self.contains(rows)])] = False
-        return self.where(keep)
+        other = rows if isinstance(rows, RowView) else RowView.from_rows(np.unique(rows))
+        form, gone = self._form, other._form  # noqa: SLF001 - one class
+        if not isinstance(form, _Runs) or len(form.starts) != 1 or isinstance(gone, _Bitmap) or not other.is_ascending:
+            return self.where(~self.among(other))
+        starts, stops = (gone.starts, gone.stops) if isinstance(gone, _Runs) else (other.as_array(), None)
+        edges = np.clip((starts, starts + 1 if stops is None else stops), form.starts[0], form.stops[0])
+        return RowView.from_runs(np.append(form.starts, edges[1]), np.append(edges[0], form.stops))
+
+    def within(self, other: RowView) -> RowView:
+        """The view of the rows that another view has, too."""
+        return self.where(self.among(other))
+
+    def among(self, other: RowView) -> BoolArray:
+        """For each position, whether another view has its row."""
+        other = other if other.is_sorted else RowView.from_rows(np.unique(other.as_array()))
+        return np.concatenate([np.empty(0, np.bool_), *(other.contains(rows) for rows in self.chunks())])
 
     def shifted(self, offset: int) -> RowView:
         """The view of the same rows in a dataset in which they come ``offset`` later."""
@@ -457,6 +502,25 @@ class RowView:
         if isinstance(form, _Bitmap):
             return RowView(_Bitmap(form.first + offset, form.bits))
         return RowView.from_rows(self.as_array() + offset)
+
+    def moved(self, starts: IntArray, offsets: IntArray) -> RowView:
+        """The view of the same rows where those of each shard come so much later; ``starts`` are as in `split_by`."""
+        shards = self.shards(starts)
+        if len(np.unique(offsets[shards])) <= 1:
+            return self.shifted(int(offsets[shards[0]])) if len(shards) else self
+        if not self.is_sorted:
+            rows = self.as_array()
+            return RowView.from_rows(rows + offsets[np.searchsorted(starts, rows, "right") - 1])
+        bounds = zip(self.rank(starts[shards]).tolist(), self.rank(starts[shards + 1]).tolist(), strict=True)
+        own = zip(bounds, offsets[shards].tolist(), strict=True)
+        return RowView.concat([self.slice(*bound).shifted(offset) for bound, offset in own])
+
+    def shards(self, starts: IntArray) -> IntArray:
+        """The shards that have some of the rows; ``starts`` are as in `split_by`."""
+        if self.is_sorted:
+            return np.flatnonzero(np.diff(self.rank(starts)))
+        found = [np.unique(np.searchsorted(starts, rows, "right")) - 1 for rows in self.chunks()]
+        return np.unique(np.concatenate(found))
 
     def split_by(self, starts: IntArray) -> Iterator[tuple[int, IntArray]]:
         """The rows in each shard, counted from its start; shards that have none are left out.
@@ -478,10 +542,12 @@ class RowView:
     def pick(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
         """Of a column with a value for each row of the dataset, those of the view, in its order."""
         form = self._form
-        if isinstance(form, _Runs) and len(form.starts) == 1:
-            return values.slice(int(form.starts[0]), self._length)
+        if isinstance(form, _Runs) and len(form.starts) <= _MAX_SLICES:
+            runs = zip(form.starts.tolist(), form.stops.tolist(), strict=True)
+            chunks = [chunk for start, stop in runs for chunk in values.slice(start, stop - start).chunks]
+            return pa.chunked_array(chunks, values.type)
         if isinstance(form, _Array) or not self.is_ascending:
-            return values.take(pa.array(self.as_array()))
+            return values.take(pa.array(form.rows if isinstance(form, _Array) else self.as_array()))
         mask = np.zeros(len(values), np.bool_)
         for rows in self.chunks():
             mask[rows] = True

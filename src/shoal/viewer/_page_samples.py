@@ -264,7 +264,7 @@ def facets_of(opened: ViewerSession, ask: SampleQuery, names: Sequence[str] | No
     chosen = (opened.dataset.column_names if names is None else names)[:_MOST_COLUMNS]
     view = opened.dataset
     if numbers.chosen is not None:
-        view = view.select(np.searchsorted(view.numbers, numbers.chosen))
+        view = view.select(view.rows.among(numbers.chosen))
     try:
         table = view.table(chosen)  # at once, since each table goes through the indexes of all shards
     except FieldError:

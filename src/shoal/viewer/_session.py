@@ -41,6 +41,7 @@ from shoal.sample._lens import Lens, default_network
 from shoal.shard._journal import UnfinishedWrite, unfinished_writes
 from shoal.shard._manifest import manifest_url
 from shoal.shard._read import read_row
+from shoal.shard._row_view import RowView
 from shoal.shard._shard_rows import Member
 from shoal.shard._source import ShardSource
 from shoal.store._operations import stat
@@ -96,10 +97,10 @@ class SampleQuery:
 
 @dataclass(frozen=True, slots=True)
 class QueryResult:
-    """The samples that were asked for, by their numbers in the source."""
+    """The samples that were asked for, by their rows in the source; None for all of them."""
 
     count: int
-    chosen: IntArray | None = None
+    chosen: RowView | None = None
     shuffle: int | None = None
 
     def at(self, start: int, stop: int) -> IntArray:
@@ -107,7 +108,7 @@ class QueryResult:
         positions = np.arange(min(start, self.count), min(stop, self.count))
         if self.shuffle is not None and len(positions):
             positions = permute(positions, self.count, key_of(self.shuffle % _SEEDS))
-        return positions if self.chosen is None else self.chosen[positions]
+        return positions if self.chosen is None else self.chosen.rows_at(positions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,17 +256,16 @@ class ViewerSession:
 
     def _found(self, dataset: Dataset[Any], ask: SampleQuery) -> QueryResult:
         view = dataset.where(ask.where) if ask.where else dataset
-        chosen = None if view.is_whole else view.numbers
+        chosen = None if view.is_whole else view.rows
         if ask.split in self.splits:
-            chosen = self._of_split(ask.split, view.numbers)
+            chosen = self._of_split(ask.split, view.rows)
         return QueryResult(len(view) if chosen is None else len(chosen), chosen, ask.shuffle)
 
-    def _of_split(self, split: str, numbers: IntArray) -> IntArray:
+    def _of_split(self, split: str, rows: RowView) -> RowView:
         source, shards = self.shards, self.splits[split]
         if source is None:
-            return numbers
-        low, high = (int(source.starts[at]) for at in (shards[0], shards[-1] + 1))
-        return numbers[(numbers >= low) & (numbers < high)]
+            return rows
+        return rows.within(RowView.from_runs(source.starts[shards[:1]], source.starts[[shards[-1] + 1]]))
 
     def column_names(self) -> tuple[str, ...]:
         """The columns that a condition may name: of a remote dataset, those of its first shards."""
@@ -431,7 +431,9 @@ def as_mapping(value: Any) -> Mapping[str, Any]:
 
 def typed_sample(dataset: Dataset[Any], number: int) -> Any:
     """The sample with this number in the source, as the dataset's own type."""
-    position = number if dataset.is_whole else int(np.searchsorted(dataset.numbers, number))
+    position = dataset.rows.position_of(number)
+    if position is None:
+        raise PositionError("no sample has this number", found=number)
     return dataset.samples_at(np.array([position]))[0]
 
 
