@@ -43,6 +43,6 @@ def test_deleted_rows_are_not_live():
     assert SEGMENT.live_rows == 7
 
 
-@pytest.mark.parametrize("fields, words", [((), 3), (("jpg",), 6), (("jpg", "json", "cls"), 12)])
-def test_a_record_is_the_key_and_three_words_for_each_field(fields, words):
+@pytest.mark.parametrize("fields, words", [((), 4), (("jpg",), 7), (("jpg", "json", "cls"), 13)])
+def test_a_record_has_the_key_a_number_and_three_words_for_each_field(fields, words):
     assert RecordLayout(fields, 12).words == words

@@ -8,16 +8,19 @@ every value is checked for its bounds afterwards. Keys that this version does no
 from __future__ import annotations
 
 import math
+import os
 import re
 import secrets
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import msgspec
 
 from shoal._crc32 import crc32
 from shoal.errors import ManifestError, OptionError, WriteError
+from shoal.store._url import join_url, local_path, scheme_of
 
 from ._layout import MAX_KEY_BYTES, MIN_KEY_BYTES, IndexFile, RecordLayout, Scalar, Segment
 from ._member_names import WEBDATASET_RULE, KeyRule
@@ -34,6 +37,7 @@ __all__ = [
     "decode_generation",
     "encode_document",
     "encode_generation",
+    "locate",
     "new_id",
     "with_split",
 ]
@@ -257,6 +261,27 @@ def check_path(path: str, url: str) -> str:
     if not all(parts) or {".", ".."} & set(parts) or "\0" in path:
         raise ManifestError("A path leads out of the dataset", found=repr(path[:80]), shard=url)
     return path
+
+
+def locate(root: str, path: str, url: str | None = None) -> str:
+    """Return the URL of a file of the dataset, given by its path; ``url`` names the document that has the path.
+
+    Every path that comes from a document goes through here. Raises ManifestError for one that leads out of the dataset,
+    also by a folder that is a symbolic link. A file may be one: caches keep the files of a dataset elsewhere.
+
+    Examples:
+        >>> locate("s3://bucket/data", "train/a.tar"), locate("file:///data", "%2e%2e/a.tar")
+        ('s3://bucket/data/train/a.tar', 'file:///data/%252e%252e/a.tar')
+    """
+    check_path(path, url or root)
+    scheme = scheme_of(root)
+    is_quoted = "://" in root and scheme in ("file", "http", "https")  # what reads these URLs unquotes them
+    location = join_url(root, quote(path) if is_quoted else path)
+    if scheme == "file":
+        top, folder = (os.path.realpath(each) for each in (local_path(root), os.path.dirname(local_path(location))))
+        if os.path.commonpath([top, folder]) != top:
+            raise ManifestError("A path leads out of the dataset", found=repr(path[:80]), shard=url or root)
+    return location
 
 
 def _require(condition: bool, problem: str) -> None:

@@ -11,17 +11,23 @@ from shoal.store._url import join_url
 
 __all__ = [
     "BLOCKS",
+    "BLOCK_WORDS",
     "EXTENTS",
     "KEYS",
+    "KEY_COLUMN",
     "MAX_FILE_BYTES",
     "MAX_KEY_BYTES",
     "MAX_SEGMENT_ROWS",
     "MIN_KEY_BYTES",
     "NAMES",
+    "NAME_WORDS",
     "RARE",
+    "RARE_WORDS",
     "SAMPLES",
     "SEGMENT_FOLDER",
     "SHARDS",
+    "SHARD_COLUMN",
+    "UNREADABLE_COLUMN",
     "IndexFile",
     "RecordLayout",
     "Scalar",
@@ -31,7 +37,20 @@ __all__ = [
 SEGMENT_FOLDER = ".shoal/index"
 """Where a dataset's segments are, relative to its root."""
 SHARDS, SAMPLES = "shards.parquet", "samples.parquet"
+KEY_COLUMN, SHARD_COLUMN, UNREADABLE_COLUMN = "__key__", "__shard__", "__unreadable__"
+"""Columns of ``samples.parquet`` that are not metadata columns: key, number of the shard in the segment, and fields of
+the row that do not decode (a list, or null). The last one is only there if a segment of the same write has such rows.
+"""
 EXTENTS, KEYS, BLOCKS, NAMES, RARE = "extents.rec", "keys.rec", "blocks.rec", "names.rec", "rare.rec"
+NAME_WORDS = 16
+"""A text in ``names.rec`` takes as many records as it needs: UTF-8, padded with zeros."""
+BLOCK_WORDS = 8
+"""First row; start (2 words) and size in the tar; start (2) and size in the stored object; crc32. Each shard that has
+blocks has one record more than blocks, for their end."""
+RARE_WORDS = 10
+"""Row; how many more records the row has; the first record of the field's name in ``names.rec`` and its size in bytes;
+offset (2 words, the lower one first); size (2); crc32; 1 if the crc32 is known, else 0. They are in the order of rows.
+"""
 MAX_SEGMENT_ROWS = 1 << 22
 """A segment has more rows only where one shard has."""
 MAX_FILE_BYTES = 2 << 30
@@ -55,7 +74,14 @@ class IndexFile:
 
 @dataclass(frozen=True, slots=True)
 class RecordLayout:
-    """The record of a sample in ``extents.rec``: its key, then the extents of these fields. One for all of a split."""
+    """The record of a sample in ``extents.rec``: key, first record in ``rare.rec``, extents. One for all of a split.
+
+    The key is padded with zeros. One that does not fit, is empty or has a zero byte, is in ``names.rec``: then its
+    first word is 0, and its first record and size in bytes follow. The number in ``rare.rec`` counts from 1; 0 if the
+    sample has no record there. The extent of a field is offset / 512, size and crc32; offset 0 if it is not there,
+    which is also so if it is in ``rare.rec``. A crc32 of 0 is not known, unless the size is 0: other members whose
+    crc32 is 0 are in ``rare.rec``.
+    """
 
     fields: tuple[str, ...]
     """Fields that at least half of the rows of the split's first commit have; other members are in ``rare.rec``."""
@@ -65,7 +91,16 @@ class RecordLayout:
     @property
     def words(self) -> int:
         """The size of a record in words of 32 bits."""
-        return self.key_bytes // 4 + 3 * len(self.fields)
+        return self.extent_word(len(self.fields))
+
+    @property
+    def rare_word(self) -> int:
+        """The place of the number in ``rare.rec``."""
+        return self.key_bytes // 4
+
+    def extent_word(self, field: int) -> int:
+        """The place of the extent of a field, given by its number."""
+        return self.rare_word + 1 + 3 * field
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +119,17 @@ class Segment:
     """The Arrow type of each metadata column; ``null`` where all its values are null."""
     bounds: dict[str, tuple[Scalar, Scalar]] = field(default_factory=dict)
     """Smallest and largest value of columns for which both are known and short."""
+    fields: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """For each field that some row has, how many have it and its bytes in all; in the order of first appearance."""
     left_out: dict[str, str] = field(default_factory=dict)
-    """Columns, or fields with all their columns, that cannot be queried, and why."""
+    """Columns, or names with all columns below them, that cannot be queried, and why.
+
+    A name in ``columns`` can be queried even if one above it is here.
+    """
+    unreadable: dict[str, int] = field(default_factory=dict)
+    """For fields with members that do not decode, the first such row. Their columns are null there."""
+    complete: bool = True
+    """Whether a name that is neither a column nor left out is one that no sample has."""
     deleted: IndexFile | None = None
     """The rows that are deleted; None where none is."""
 

@@ -193,10 +193,12 @@ class RecordTable:
     def read_page(self, segment: int, page: int) -> memoryview:
         """Return the bytes of one page."""
         memory = self._memory
+        if memory is None:
+            self.pages_read += 1
+            memory = self._load() if self._is_worth_loading() else None
         if memory is not None:
             start = (int(self._first_page[segment]) + page) * self._page_bytes
             return memoryview(memory)[start : start + self._page_bytes]
-        self.pages_read += 1
         file, start = self._files[segment], page * self._page_bytes
         data = self._reader(segment).read(start, start + self._page_bytes)
         if len(data) != self._page_bytes or crc32(data, (self._seeds[segment] + page) & 0xFFFFFFFF) != _RESIDUE:
@@ -215,11 +217,18 @@ class RecordTable:
             return memory, pages
         distinct, numbers = np.unique(pages, return_inverse=True)
         self.pages_read += len(distinct)
+        if self._is_worth_loading():
+            return self._load(), pages
+        return self._read_pages(distinct), numbers
+
+    def _is_worth_loading(self) -> bool:
         count = int(self._first_page[-1])
-        if self.pages_read * _MIN_READ_SHARE < count or count * self._page_bytes > _MAX_LOADED_BYTES:
-            return self._read_pages(distinct), numbers
-        self._memory = self._read_pages(np.arange(count))
-        return self._memory, pages
+        return self.pages_read * _MIN_READ_SHARE >= count and count * self._page_bytes <= _MAX_LOADED_BYTES
+
+    def _load(self) -> bytes:
+        """Read all pages, and keep them."""
+        self._memory = memory = self._read_pages(np.arange(int(self._first_page[-1])))
+        return memory
 
     def _read_pages(self, pages: IntArray) -> bytes:
         """Return sorted pages in one buffer; neighbours are read together."""

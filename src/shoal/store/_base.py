@@ -6,7 +6,7 @@ A new store is a class with the methods of `Store`.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 __all__ = [
@@ -32,6 +32,8 @@ class ObjectInfo:
     size: int
     version: str
     """A string that changes whenever the bytes may have changed: an ETag, or a modification time in nanoseconds."""
+    modified: float | None = field(default=None, compare=False)
+    """When it was last written, in seconds since 1970, where the store says so: local files, listed objects."""
 
 
 class ObjectReader(Protocol):

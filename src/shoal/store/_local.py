@@ -257,7 +257,8 @@ def _info(url: str) -> ObjectInfo:
 
 def _info_of(url: str, status: os.stat_result) -> ObjectInfo:
     # Two files may replace each other within one tick of the clock, but not as one inode.
-    return ObjectInfo(url, status.st_size, f"{status.st_mtime_ns}-{status.st_size}-{status.st_ino}")
+    version = f"{status.st_mtime_ns}-{status.st_size}-{status.st_ino}"
+    return ObjectInfo(url, status.st_size, version, status.st_mtime)
 
 
 def _is_partial(name: str) -> bool:

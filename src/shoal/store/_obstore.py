@@ -259,7 +259,7 @@ class ObstoreStore:
         location = _locate_bucket(url, "listed")
         found = _list_all(location) if depth is None else _list_to_depth(location, depth)
         root = location.address.root
-        infos = [ObjectInfo(f"{root}/{meta['path']}", meta["size"], object_version(meta).version) for meta in found]
+        infos = [_listed_info(root, meta) for meta in found]
         marks = _folder_markers(info.url for info in infos if not info.size)
         yield from sorted((info for info in infos if info.url not in marks), key=lambda info: info.url)
 
@@ -359,6 +359,11 @@ class ObstoreStore:
             snapshot.folders[folder] = bool(page)
             snapshot.note_list(folder, urls, whole=len(page) < _PAGE_OBJECTS)
         return bool(page)
+
+
+def _listed_info(root: str, meta: Any) -> ObjectInfo:
+    version = object_version(meta).version
+    return ObjectInfo(f"{root}/{meta['path']}", meta["size"], version, meta["last_modified"].timestamp())
 
 
 def _locate_object(url: str) -> ObjectLocation:
