@@ -207,9 +207,9 @@ class _Array:
         return self.rows[start:stop].astype(np.int64, copy=False)
 
     def rank(self, rows: IntArray) -> IntArray:
-        if self.rows.dtype == np.uint32:  # of one type, or NumPy converts all rows of the view
-            rows = np.clip(rows, 0, _MAX_NARROW).astype(np.uint32)
-        return np.searchsorted(self.rows, rows).astype(np.int64, copy=False)
+        # Of one type, or NumPy converts all rows of the view.
+        wanted = np.clip(rows, 0, _MAX_NARROW).astype(np.uint32) if self.rows.dtype == np.uint32 else rows
+        return np.searchsorted(self.rows, wanted).astype(np.int64, copy=False)
 
 
 def _form_of_runs(starts: IntArray, stops: IntArray, max_array_bytes: int) -> _Form:
