@@ -10,6 +10,7 @@ import tempfile
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 # `make test` draws the same examples every time, so that a failure is caused by the commit; `make soak` draws new ones,
 # and more of them. There are no deadlines, since speed is not tested here. 15 examples instead of Hypothesis' 100:
@@ -18,6 +19,10 @@ settings.register_profile("test", deadline=None, max_examples=15, derandomize=Tr
 settings.register_profile("soak", deadline=None, max_examples=100, print_blob=True)
 settings.register_profile("deep", deadline=None, max_examples=1000, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "soak" if os.environ.get("SHOAL_SOAK") else "test"))
+if settings.default.derandomize:
+    # Hypothesis also draws constants that it finds in the source of those of our modules that are loaded, and which
+    # these are depends on the tests that ran before in the same process.
+    providers.is_local_module_file = lambda path: False
 
 
 def pytest_configure(config):

@@ -1,10 +1,16 @@
-"""Every test that is written is run: pytest passes over folders of some names, and says nothing."""
+"""Every test that is written is run, with the same examples every time: pytest passes over folders of some names, and
+says nothing."""
 
 from __future__ import annotations
 
 import fnmatch
 import re
+import sys
 from pathlib import Path
+from types import ModuleType
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 TESTS = Path(__file__).parent
 
@@ -33,6 +39,26 @@ def test_every_file_is_named_so_that_it_is_found(pytestconfig):
         and "\ndef test_" in file.read_text(encoding="utf-8")
     ]
     assert unseen == []
+
+
+def test_examples_do_not_depend_on_what_was_imported_before(tmp_path, monkeypatch):
+    """Two processes share the tests as they get on with them. `make soak` draws other examples every time."""
+    drawn: list[list[int]] = []
+
+    @settings(max_examples=200)
+    @given(st.lists(st.integers()))
+    def draw(numbers):
+        drawn.append(numbers)
+
+    draw()
+    first = drawn.copy()
+    drawn.clear()
+    module = ModuleType("constants_of_ours")
+    module.__file__ = str(tmp_path / "constants_of_ours.py")
+    Path(module.__file__).write_text(f"NUMBERS = {list(range(1_000_000, 1_000_100))}\n", "utf-8")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    draw()
+    assert (drawn == first) is settings.default.derandomize
 
 
 def test_the_tests_that_the_guarantees_name_exist():

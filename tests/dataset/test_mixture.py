@@ -61,11 +61,9 @@ def test_a_loader_keeps_the_proportions_and_repeats_what_is_small(parts: list[An
 
 @settings(max_examples=20, deadline=None)
 @given(st.data(), st.booleans())
-def test_a_mixture_goes_on_exactly(data: st.DataObject, shuffle: bool) -> None:
-    opened = [shoal.Dataset(f"memory://test-mix/{name}") for name in COUNTS]
-
+def test_a_mixture_goes_on_exactly(parts: list[Any], data: st.DataObject, shuffle: bool) -> None:
     def made(rank: int, world: int) -> DataLoader:
-        mixed = shoal.mix(opened, [5, 1, 2], length=60, seed=3, stages=[(70, [1, 1, 1])])
+        mixed = shoal.mix(parts, [5, 1, 2], length=60, seed=3, stages=[(70, [1, 1, 1])])
         return DataLoader(
             mixed,
             batch_size=6 // world,
