@@ -138,6 +138,16 @@ def against_stages(package: str, module: str, imported: list[str]) -> str | None
     return f"{package}/{module} imports {'.'.join(imported)}, which is not before it"
 
 
+def layers_of_picture(text: str) -> dict[str, int]:
+    """The layer of each package in the picture of the architecture page: a number stands at the first of its layer."""
+    found, layer = {}, -1
+    for line in text.partition("```text\n")[2].partition("```")[0].splitlines():
+        if not line.startswith(" " * 16):
+            layer = int(line[:2].strip() or layer)
+            found[line[4:].split()[0]] = layer
+    return found
+
+
 def frameworks_of(where: Path) -> set[str]:
     """The frameworks that a module is for."""
     if where.parts[0] in FRAMEWORK_PACKAGES:
@@ -239,6 +249,16 @@ def test_the_table_for_contributors_is_the_rule():
     rows = re.findall(r"^\| (\d+) \| ([^|]+) \|", table, re.MULTILINE)
     told = {name: int(number) for number, names in rows for name in re.findall(r"`(\w+)`", names)}
     assert told == {name: layer for name, layer in LAYERS.items() if not name.startswith("__")}
+
+
+def test_the_picture_of_the_layers_is_the_rule():
+    page = (SRC.parents[1] / "docs" / "explanation" / "architecture.md").read_text("utf-8")
+    assert layers_of_picture(page) == {name: layer for name, layer in LAYERS.items() if not name.startswith("__")}
+
+
+@pytest.mark.parametrize("package", STAGES)
+def test_the_order_of_a_package_names_its_modules(package):
+    assert set(STAGES[package]) == {path.stem for path in (SRC / package).glob("*.py")} - {"__init__"}
 
 
 @pytest.mark.parametrize(
