@@ -174,9 +174,9 @@ def test_the_end_that_no_sample_needs_comes_too_so_that_all_is_there(s3):
     store.put(url, content)
     with closing(_cache.CachedReader(store_for(url).open(url))) as reader:
         assert reader.read(0, 1 << 20) == content[: 1 << 20]
-        assert reader.is_far
+        assert reader.is_remote
         assert reader.read(1 << 20, 2 << 20) == content[1 << 20 : 2 << 20]
-        assert not reader.is_far
+        assert not reader.is_remote
         assert reader.read(0, len(content)) == content
 
 

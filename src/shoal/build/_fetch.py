@@ -1,4 +1,4 @@
-"""FetchColumns the files that the columns of a table name, as fields of its samples."""
+"""Fetch the files that the columns of a table name, as fields of its samples."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import msgspec
 
 from shoal.errors import FormatError, ManifestError, ObjectNotFoundError, OptionError, TarError
 from shoal.shard._compression import decompressed, reader_stream, sniff
-from shoal.shard._discovery import SHARD_ENDINGS, is_dataset_folder, locate_shards, own_files
+from shoal.shard._discovery import SHARD_ENDINGS, is_dataset_folder, is_hidden, locate_shards, own_files
 from shoal.shard._journal import unfinished_writes
 from shoal.shard._manifest import load_manifest
 from shoal.shard._member_names import WEBDATASET_RULE, KeyRule
@@ -22,7 +22,7 @@ from shoal.store._pattern import expand_pattern
 from shoal.store._registry import no_such_path, store_for
 from shoal.store._url import base_name, parent_url, relative_url, scheme_of
 
-from ._sources import PathLike, is_hidden, strip_part_number
+from ._sources import PathLike, strip_part_number
 
 __all__ = [
     "IMAGE_ENDINGS",

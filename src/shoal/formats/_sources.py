@@ -52,7 +52,6 @@ __all__ = [
     "decode_values",
     "file_for",
     "identity_of",
-    "is_hidden",
     "nearby_runs",
     "number_key",
     "runs_of",
@@ -111,11 +110,6 @@ class Files:
 def strip_part_number(url: str) -> str:
     """The URL in lower case, without what TensorFlow writes after the ending: ``train.tfrecord-00000-of-00010``."""
     return _PART_NUMBER.sub("", url.lower())
-
-
-def is_hidden(path: str) -> bool:
-    """Whether a file, or a folder it is in, has a name that begins with a dot."""
-    return any(part.startswith(".") for part in path.split("/"))
 
 
 def _of_split(infos: Sequence[ObjectInfo], split: str, root: str | None) -> tuple[ObjectInfo, ...]:

@@ -26,6 +26,7 @@ __all__ = [
     "ShardList",
     "files_below",
     "is_dataset_folder",
+    "is_hidden",
     "locate_existing",
     "locate_shards",
     "own_files",
@@ -194,10 +195,11 @@ def own_files(root: str, listed: Iterable[ObjectInfo]) -> list[ObjectInfo]:
     """Of what a listing of ``root`` gave, the files that are not hidden and not of datasets in folders below."""
     infos = {relative_url(info.url, root): info for info in listed}
     nested = tuple({match[1] for path in infos if (match := _NESTED.fullmatch(path)) is not None})
-    return [info for path, info in infos.items() if not _is_hidden(path) and not (nested and path.startswith(nested))]
+    return [info for path, info in infos.items() if not is_hidden(path) and not (nested and path.startswith(nested))]
 
 
-def _is_hidden(path: str) -> bool:
+def is_hidden(path: str) -> bool:
+    """Whether a file, or a folder it is in, has a name that begins with a dot."""
     return any(part.startswith(".") for part in path.split("/"))
 
 

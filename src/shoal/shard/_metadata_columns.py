@@ -301,7 +301,7 @@ class ColumnCollector:
     def drop(self, name: str, reason: str) -> None:
         """Leave a column out, or every column of a field.
 
-        PayloadColumn of its values would be missing, and a query would be wrong without a word.
+        Some of its values would be missing, so a query over it would be wrong without an error.
         """
         self.dropped[name] = reason
         for column in [at for at in self._values if name in (at, self._field_of[at])]:

@@ -98,7 +98,7 @@ class Shard:
     @property
     def far(self) -> PrefetchedReader | None:
         """What the bytes come through where the shard is far away, and worth reading ahead; None where it is near."""
-        return self._far if self._far is not None and self._far.is_far else None
+        return self._far if self._far is not None and self._far.is_remote else None
 
     def over(self, reader: ObjectReader) -> Shard:
         """The same shard, with its bytes from another reader of the same object."""

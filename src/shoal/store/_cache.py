@@ -127,7 +127,7 @@ class CachedReader:
         return self._reader.info
 
     @property
-    def is_far(self) -> bool:
+    def is_remote(self) -> bool:
         """Whether some chunks are not on disk."""
         return self._whole is None
 

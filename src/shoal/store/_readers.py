@@ -126,9 +126,9 @@ class PrefetchedReader:
         return self._reader.info
 
     @property
-    def is_far(self) -> bool:
+    def is_remote(self) -> bool:
         """Whether reading still needs requests: not once the object is completely in the disk cache."""
-        return bool(getattr(self._reader, "is_far", True))
+        return bool(getattr(self._reader, "is_remote", True))
 
     @property
     def holds_ranges(self) -> bool:

@@ -25,7 +25,7 @@ _MAX_SUGGESTIONS = 3
 def register_store(scheme: str, store: Store) -> None:
     """Serve every ``scheme://`` URL of this process from ``store``.
 
-    A store that says ``is_far`` opens objects as `RemoteReader`, which are read ahead.
+    A store that says ``is_remote`` opens objects as `RemoteReader`, which are read ahead.
 
     Examples:
         >>> register_store("scratch", MemoryStore())
@@ -35,7 +35,7 @@ def register_store(scheme: str, store: Store) -> None:
     """
     _STORES[scheme.lower()] = store
     _REMOTE_SCHEMES.discard(scheme.lower())
-    if getattr(store, "is_far", False):
+    if getattr(store, "is_remote", False):
         _REMOTE_SCHEMES.add(scheme.lower())
 
 

@@ -43,8 +43,8 @@ def suggestions(opened: ViewerSession, text: str, at: int) -> tuple[int, list[Su
         >>> import shoal
         >>> with shoal.ShardWriter("memory://doc/suggest/a-%06d.tar") as writer:
         ...     writer.write({"__key__": "a", "json": {"width": 640, "label": "cat"}})
-        >>> from shoal.viewer._session import ViewOptions as Looked
-        >>> opened = ViewerSession(Looked("memory://doc/suggest"))
+        >>> from shoal.viewer._session import ViewOptions
+        >>> opened = ViewerSession(ViewOptions("memory://doc/suggest"))
         >>> suggestions(opened, "wi", 2)
         (0, [Suggestion(text='width ', note='int64')])
         >>> suggestions(opened, "label = ", 8)
