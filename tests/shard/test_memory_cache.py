@@ -125,6 +125,14 @@ def test_the_store_is_asked_for_each_block_once(monkeypatch: pytest.MonkeyPatch)
     assert (len(store.ranges), store.bytes_read) == (cache.blocks, cache.stored_bytes)
 
 
+def test_columns_cannot_change_what_is_kept(folder: str) -> None:
+    _, source = cached_of(folder)
+    for _ in range(2):
+        column = source.column(np.array(EVERY), "a.bin")
+        for view in (column.buffer, column.view(0), *column.views(), memoryview(column.to_arrow().buffers()[2])):
+            assert view.readonly
+
+
 def test_threads_share_it(folder: str) -> None:
     _, source = cached_of(folder)
 

@@ -285,7 +285,7 @@ class BytesColumn(Sequence[bytes]):
     """One field of several samples, undecoded: a sequence of ``bytes`` over one buffer.
 
     An item becomes ``bytes`` when it is accessed. ``buffer`` and ``offsets`` hold all of them one after the other, as
-    Arrow does.
+    Arrow does. Read-only; a slice refers to the same buffer.
 
     Examples:
         >>> import shoal
@@ -327,14 +327,18 @@ class BytesColumn(Sequence[bytes]):
     def __iter__(self) -> Iterator[bytes]:
         return map(bytes, self.views())
 
+    def _bytes(self) -> memoryview:
+        """The buffer, which is not to be written to: it may be shared with other batches."""
+        return memoryview(self.data).toreadonly()
+
     def view(self, index: int) -> memoryview:
         """Return one item without a copy."""
         start = int(self.starts[index])
-        return memoryview(self.data)[start : start + int(self.sizes[index])]
+        return self._bytes()[start : start + int(self.sizes[index])]
 
     def views(self) -> list[memoryview]:
         """Return all items without a copy."""
-        view, stops = memoryview(self.data), (self.starts + self.sizes).tolist()
+        view, stops = self._bytes(), (self.starts + self.sizes).tolist()
         return [view[start:stop] for start, stop in zip(self.starts.tolist(), stops, strict=True)]
 
     def take(self, rows: IntArray) -> BytesColumn:
@@ -359,7 +363,7 @@ class BytesColumn(Sequence[bytes]):
         """The bytes of all items, one after the other; copied unless they are already stored so."""
         stops = self.starts + self.sizes
         if len(self) and bool((self.starts[1:] == stops[:-1]).all()):
-            return memoryview(self.data)[int(self.starts[0]) : int(stops[-1])]
+            return self._bytes()[int(self.starts[0]) : int(stops[-1])]
         return memoryview(b"".join(self.views()))
 
     def to_arrow(self) -> pa.LargeBinaryArray:
