@@ -14,6 +14,7 @@ import shoal
 from shoal.errors import ShoalError
 from shoal.shard import ShardSource
 from shoal.shard import _open_shards as module
+from shoal.shard._read import read_row
 
 SHARDS, EACH = 10, 20
 
@@ -84,6 +85,20 @@ def test_threads_share_it(tmp_path: pathlib.Path) -> None:
     for thread in threads:
         thread.join()
     assert right == [True] * 6
+
+
+def test_closing_does_not_disturb_a_read_that_is_under_way(tmp_path: pathlib.Path) -> None:
+    source = written(tmp_path / "data")
+    shard = source.shard(3)
+    source.close()
+    others = [(tmp_path / f"other{number}").open("wb") for number in range(4)]  # which get the descriptors that are free
+    assert read_row(shard, 2)["bin"] == b"a" * (3 * EACH + 3)
+    assert len(source.read(np.array([3 * EACH]))) == 1
+    for file in others:
+        file.close()
+    del shard
+    source.close()
+    assert open_files(tmp_path) == 0
 
 
 @pytest.mark.parametrize("limit, most", [(256, 128), (1024, 128), (4096, 512), (1 << 20, 1024), (-1, 1024)])

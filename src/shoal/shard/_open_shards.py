@@ -290,8 +290,9 @@ class OpenShards:
             self._known.popitem(last=False)
 
     def close(self) -> None:
-        """Give all files back."""
+        """Give all files back; one that a thread reads from is closed when that read is over.
+
+        Closing it at once would let the thread read from whatever file gets the same descriptor.
+        """
         with self._lock:
-            for shard in self._open.values():
-                shard.close()
             self._open.clear()
