@@ -91,7 +91,9 @@ def test_closing_does_not_disturb_a_read_that_is_under_way(tmp_path: pathlib.Pat
     source = written(tmp_path / "data")
     shard = source.shard(3)
     source.close()
-    others = [(tmp_path / f"other{number}").open("wb") for number in range(4)]  # which get the descriptors that are free
+    others = [
+        (tmp_path / f"other{number}").open("wb") for number in range(4)
+    ]  # which get the descriptors that are free
     assert read_row(shard, 2)["bin"] == b"a" * (3 * EACH + 3)
     assert len(source.read(np.array([3 * EACH]))) == 1
     for file in others:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import subprocess
 import sys
 import textwrap
@@ -184,3 +185,55 @@ def test_a_child_forked_in_mid_epoch_is_told_so(run):
         loader.close()
     """)
     assert told.count("forkserver") == 2
+
+
+def test_a_forked_child_reads_though_threads_of_the_parent_held_every_lock(tmp_path: pathlib.Path) -> None:
+    program = """
+        import os, signal, sys, threading, warnings
+        from contextlib import ExitStack
+        import numpy as np
+        import shoal
+        from shoal.shard import ShardMemoryCache
+        from shoal.store._fork import _LOCKS
+
+        warnings.simplefilter("ignore")
+        with shoal.ShardWriter(sys.argv[1] + "/x-%03d.tar.gz", max_samples=20) as writer:
+            for number in range(100):
+                writer.write({"bin": bytes([number]) * 5000})
+        dataset = shoal.Dataset(sys.argv[1], decode=False)
+        source, rows = dataset.source, np.random.default_rng(0).permutation(100)
+        memory = ShardMemoryCache.over(source, 1 << 30)
+        readers = source, source.with_memory(memory)
+        source.columns(rows)
+
+        def read():
+            for reader in readers:
+                assert [sample["bin"][0] for sample in reader.read(rows)] == rows.tolist()
+            assert sum(len(batch["bin"]) for batch in shoal.DataLoader(dataset, batch_size=10, shuffle=True)) == 100
+            assert memory.is_full
+
+        held, over = threading.Event(), threading.Event()
+
+        def hold():
+            with ExitStack() as stack:
+                for lock in list(_LOCKS):
+                    stack.enter_context(lock)
+                memory._states[:2] = 1  # blocks that the thread was about to read
+                held.set()
+                over.wait()
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        held.wait()
+        child = os.fork()
+        if child == 0:
+            signal.alarm(30)  # ends it if it hangs
+            read()
+            os._exit(0)
+        print(os.waitpid(child, 0)[1])
+        over.set()
+        thread.join()
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program), str(tmp_path / "data")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr

@@ -8,7 +8,6 @@ import hashlib
 import io
 import itertools
 import os
-import threading
 import weakref
 from typing import IO, Any
 from urllib.parse import quote
@@ -19,6 +18,7 @@ from shoal.shard._member_names import WEBDATASET_RULE, KeyRule
 from shoal.shard._source import ShardSource
 from shoal.shard._table import ShardRef
 from shoal.store._base import ObjectInfo, ObjectReader
+from shoal.store._fork import ForkSafeLock
 from shoal.store._read_only import ReadOnlyStore, RenamedReader
 from shoal.store._registry import register_store, store_for
 from shoal.store._url import join_url
@@ -53,11 +53,11 @@ class _Mounted:
     def __init__(self, data_source: DataSource) -> None:
         self.data_source = data_source
         self._files: dict[str, tuple[str, str | None]] = {}
-        self._locks: dict[str, threading.Lock] = {}
+        self._locks: dict[str, ForkSafeLock] = {}
 
     def file(self, name: str) -> tuple[str, str]:
         """A local file with the shard's bytes, and what tells these bytes from others."""
-        with self._locks.setdefault(name, threading.Lock()):  # one a shard: others can be fetched meanwhile
+        with self._locks.setdefault(name, ForkSafeLock()):  # one a shard: others can be fetched meanwhile
             if name not in self._files:
                 self._files[name] = self._fetch(name)
         path, digest = self._files[name]
@@ -128,7 +128,7 @@ class _DataSourceStore(ReadOnlyStore):
         self._numbers = itertools.count()
         self._sources: dict[str, _Mounted] = {}
         self._shards: dict[str, tuple[_Mounted, str]] = {}
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
 
     def mount(self, data_source: DataSource) -> dict[str, str]:
         """A URL for each shard; the same ones for the same source."""

@@ -7,12 +7,12 @@ first, which takes as long as filling it. So a buffer returns to its pool when t
 from __future__ import annotations
 
 import functools
-import threading
 import weakref
 
 import numpy as np
 
 from shoal._typing import UInt8Array
+from shoal.store._fork import ForkSafeLock
 
 __all__ = ["BufferPool", "shared_buffers"]
 
@@ -45,7 +45,7 @@ class BufferPool:
         self._kept_bytes = kept_bytes
         self._unused: list[UInt8Array] = []
         # A buffer may return at any moment, also while this thread looks for one.
-        self._lock = threading.RLock()
+        self._lock = ForkSafeLock()
 
     @property
     def unused_bytes(self) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +20,7 @@ from shoal._crc32 import crc32
 from shoal._typing import IntArray
 from shoal.errors import TarError, TruncatedError
 from shoal.store._base import ObjectReader, ScatterReader
+from shoal.store._fork import ForkSafeLock
 
 from ._compression import decompress_block
 from ._shard_rows import Blocks
@@ -106,7 +106,7 @@ class CompressedBytes:
         self._compression = compression
         self._blocks = blocks
         self._held: OrderedDict[int, bytes] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
 
     def read(self, start: int, stop: int) -> bytes:
         if start == stop:  # an empty member may stand where the last block ends

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -11,6 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from shoal._typing import IntArray
+from shoal.store._fork import ForkSafeLock
 
 from ._arrow_arrays import as_arrow
 from ._shard import Shard
@@ -288,7 +288,7 @@ class ExtentTable:
         self._versions: dict[int, str] = {}
         """By number, the version of the object whose index was copied."""
         self._unlike: set[int] = set()
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._all: Extents | None = None
 
     def extents(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 import warnings
 import weakref
 from collections import OrderedDict
@@ -14,6 +13,7 @@ from shoal._crc32 import crc32
 from shoal.errors import ObjectNotFoundError, ShardIndexError, ShoalWarning, StoreError
 from shoal.store._base import ObjectReader, RemoteReader
 from shoal.store._cache import cached_reader, count_added, mark_used
+from shoal.store._fork import ForkSafeLock
 from shoal.store._options import options_for
 from shoal.store._readers import PrefetchedReader
 from shoal.store._registry import store_for
@@ -242,12 +242,12 @@ class OpenShards:
     def __init__(self, open_one: Callable[[int, KnownIndex | None], Shard]) -> None:
         self._open_one = open_one
         self._open: OrderedDict[int, Shard] = OrderedDict()
-        self._opening: dict[int, threading.Lock] = {}
+        self._opening: dict[int, ForkSafeLock] = {}
         self._alive: weakref.WeakValueDictionary[int, Shard] = weakref.WeakValueDictionary()
         """Those that are in use: who fetches ahead and who reads should speak of the same one."""
         self._known: OrderedDict[int, KnownIndex] = OrderedDict()
         self._counts: dict[int, int] = {}
-        self._lock = threading.RLock()
+        self._lock = ForkSafeLock()
 
     def __contains__(self, number: int) -> bool:
         return number in self._open
@@ -262,7 +262,7 @@ class OpenShards:
                 self._open[number] = found
                 self._close_least_used()
                 return found
-            opening = self._opening.setdefault(number, threading.Lock())
+            opening = self._opening.setdefault(number, ForkSafeLock())
         with opening:  # one a shard: who reads another one does not wait
             found = self._open.get(number)
             return self.keep(number, self._open_one(number, self._known.get(number))) if found is None else found

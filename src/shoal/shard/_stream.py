@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +27,7 @@ from shoal.errors import (
 )
 from shoal.store._base import ObjectReader
 from shoal.store._cache import cache_dir
+from shoal.store._fork import ForkSafeLock
 from shoal.store._registry import store_for
 from shoal.store._url import join_url
 
@@ -537,7 +537,7 @@ class ErrorLog:
         self.count = 0
         self.kinds: Counter[str] = Counter()
         self.errors: list[Exception] = []
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._reported = 0
 
     @property

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Callable, Iterator, Sequence
 
 from shoal.errors import ObjectNotFoundError, StoreError
 
 from ._base import ObjectInfo, ObjectReader, ObjectWriter
+from ._fork import ForkSafeLock
 
 __all__ = ["MemoryStore"]
 
@@ -60,7 +60,7 @@ class MemoryStore:
     def __init__(self) -> None:
         self._objects: dict[str, tuple[bytes, str]] = {}
         self._versions = itertools.count(1)
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
 
     def info(self, url: str) -> ObjectInfo:
         data, version = self._get(url)

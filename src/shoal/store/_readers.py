@@ -13,6 +13,7 @@ from shoal.errors import StoreError
 
 from ._base import ObjectInfo, ObjectReader, RemoteObjectReader, RemoteReader
 from ._concurrency import submit
+from ._fork import ForkSafeLock
 from ._ranges import cut_range
 
 __all__ = ["PrefetchRange", "PrefetchedReader", "StreamingReader", "read_forward"]
@@ -116,7 +117,7 @@ class PrefetchedReader:
 
     def __init__(self, reader: RemoteObjectReader) -> None:
         self._reader = reader
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._process = os.getpid()
         self._held: tuple[tuple[int, ...], tuple[PrefetchRange, ...]] = ((), ())
         """Starts and ranges, replaced together, so that readers need no lock."""
