@@ -133,6 +133,23 @@ def test_columns_cannot_change_what_is_kept(folder: str) -> None:
             assert view.readonly
 
 
+def test_a_column_stays_what_it_was_when_the_file_changes(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_memory_cache, "BLOCKS_AT_ONCE", 1)
+    monkeypatch.setattr(_memory_cache, "_LARGE_BYTES", 1 << 30)
+    path = written(tmp_path / "data")
+    cache, source = cached_of(path)
+    held = source.column(np.array(EVERY[::7]), "a.bin")  # most of it from blocks that are not in memory yet
+    assert cache.full_share < 1
+    for tar in pathlib.Path(path).glob("*.tar"):
+        with tar.open("r+b") as file:  # the same file, which is open
+            file.write(bytes(tar.stat().st_size))
+    with pytest.raises(ChecksumError):
+        source.columns(np.array(EVERY[::-1]), ["b.bin"])
+    assert held == [value(number, "a.bin") for number in EVERY[::7]]
+
+
 def test_threads_share_it(folder: str) -> None:
     _, source = cached_of(folder)
 

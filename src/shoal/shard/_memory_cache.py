@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import itertools
 import mmap
-import threading
+import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from shoal._crc32 import crc32
 from shoal._typing import IntArray
 from shoal.codec._codec import Buffer
+from shoal.store._fork import ForkSafeLock
 
 from ._extents import Extents, index_keys, join_extents, shard_extents, take_members
 from ._open_shards import most_open
@@ -41,9 +41,9 @@ _EMPTY, _CLAIMED, _FULL, _DAMAGED = range(4)
 class ShardMemoryCache:
     """The bytes of shards in memory, filled as samples are read. Thread-safe.
 
-    A call reads what of its rows is not there: a few blocks as a whole, which then stay, the other rows by themselves.
-    So the first call does not wait for everything, and after about an epoch, or two if samples are large, nothing is
-    read any more. Memory is taken as it is filled.
+    A call reads a few of the blocks that are not there, which then stay; if it needs more of them, it reads its rows
+    from the store. So the first call does not wait for everything, and after about an epoch, or two if samples are
+    large, nothing is read any more. Memory is taken as it is filled, with verified bytes that never change after that.
     """
 
     def __init__(self, shards: Sequence[Shard]) -> None:
@@ -67,7 +67,8 @@ class ShardMemoryCache:
         self._rows_left = len(self._all) if is_large else 0
         """Rows to be read before blocks are kept: of large samples those of one epoch."""
         self._is_full = False
-        self._lock = threading.Lock()
+        self._process = os.getpid()
+        self._lock = ForkSafeLock()
 
     @classmethod
     def over(cls, source: ShardSource, most_bytes: int) -> ShardMemoryCache | None:
@@ -121,13 +122,12 @@ class ShardMemoryCache:
         return Extents(every.shards, numbers, own, *take_members(every, rows, fields), keys)
 
     def fetch(self, rows: IntArray, extents: Extents) -> Fetched:
-        """Return the bytes of these rows of the source, verified. Raises ChecksumError and TruncatedError."""
+        """Return the bytes of these rows of the source, from memory if they are there. Raises TruncatedError."""
         if self._rows_left > 0:
             self._rows_left -= len(rows)
-            return fetch(extents, plan_reads(extents))
-        if not self._is_full:
-            self._fill(rows, extents)
-        return self._at(extents)
+        elif self._is_full or self._fill(rows):
+            return self._at(extents)
+        return fetch(extents, plan_reads(extents))
 
     def column(self, field: str) -> BytesColumn | None:
         """Return a field of all rows; None if not everything was read yet."""
@@ -136,32 +136,25 @@ class ShardMemoryCache:
         extents = self.extents(np.arange(len(self._all)), [field])
         return columns_of(extents, self._at(extents)).get(field)
 
-    def _at(self, extents: Extents, *, verified: bool = True) -> Fetched:
-        return Fetched([cast(Buffer, self._image)], ONE_RANGE, -self._bases[extents.shard_numbers], verified)
+    def _at(self, extents: Extents) -> Fetched:
+        return Fetched([cast(Buffer, self._image)], ONE_RANGE, -self._bases[extents.shard_numbers], verified=True)
 
-    def _fill(self, rows: IntArray, extents: Extents) -> None:
-        """Read what of these rows is not in memory."""
+    def _fill(self, rows: IntArray) -> bool:
+        """Read some of the blocks that these rows are in; return whether all of them are in memory."""
         blocks = self._block_of[rows]
         missing = self._states[blocks] != _FULL
         if not missing.any():
-            return
+            return True
         for block in self._claimed(blocks[missing]):
             self._fill_block(block)
-        missing = (self._states[blocks] != _FULL).nonzero()[0]
-        if len(missing):
-            alone = extents.take(missing)
-            plan = plan_reads(alone)
-            bases = self._bases[plan.shards]
-            for shard, base, start, stop in zip(
-                plan.shards.tolist(), bases.tolist(), plan.starts.tolist(), plan.stops.tolist(), strict=True
-            ):
-                self._shards[shard].data.read_into(start, [self._view[base + start : base + stop]])
-            columns_of(alone, self._at(alone, verified=False))
+        return bool((self._states[blocks] == _FULL).all())
 
     def _claimed(self, blocks: IntArray) -> Iterator[int]:
         """Yield some blocks that no thread reads yet: those that most rows are in."""
         found, counts = np.unique(blocks, return_counts=True)
         with self._lock:
+            if self._process != os.getpid():  # forked: the threads that claimed blocks are in the parent
+                self._states[self._states == _CLAIMED], self._process = _EMPTY, os.getpid()
             empty = self._states[found] == _EMPTY
             chosen = found[empty][np.argsort(-counts[empty], kind="stable")]
             direct = self._shards[int(self._block_shards[found[0]])].data.scatters
@@ -176,16 +169,20 @@ class ShardMemoryCache:
             self._states[left] = _EMPTY
 
     def _fill_block(self, block: int) -> None:
-        shard, number = self._shards[int(self._block_shards[block])], int(self._block_numbers[block])
-        blocks, base = shard.index.blocks, int(self._bases[self._block_shards[block]])
+        owner, number = int(self._block_shards[block]), int(self._block_numbers[block])
+        blocks, base = self._shards[owner].index.blocks, int(self._bases[owner])
         assert blocks is not None  # noqa: S101 - `over` checks it
-        start, stop = blocks.offsets[number : number + 2].tolist()
         state = _EMPTY
         try:
-            part = self._view[base + start : base + stop]
-            shard.data.read_into(start, [part])
-            # Rows of a damaged block are then read by themselves, and the damaged one raises.
-            state = _FULL if not shard.verify or crc32(part) == blocks.crcs[number] else _DAMAGED
+            extents = shard_extents(self._shards[owner], slice(*blocks.rows[number : number + 2].tolist()))
+            plan = plan_reads(extents)
+            fetched = fetch(extents, plan)
+            # Rows of a damaged block are then read from the store, and the damaged one raises.
+            state = _DAMAGED
+            if fetched.verified or extents.crcs is None:
+                for start, data in zip(plan.starts.tolist(), fetched.buffers, strict=True):
+                    self._view[base + start : base + start + len(data)] = data
+                state = _FULL
         finally:
             self._states[block] = state
 
