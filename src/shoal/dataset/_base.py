@@ -77,8 +77,9 @@ class DatasetBase(Generic[T]):
     """The seed of the last shuffle, drawn or given."""
 
     def _begin(self, description: Description, opened: OpenSource | None = None) -> None:
-        self._description = description
-        self._opened = OpenSource(description) if opened is None else opened
+        # A mixture has row numbers of one source. Whatever has another source is not that mixture.
+        self._description = replace(description, mixture=None) if opened is None else description
+        self._opened = OpenSource(self._description) if opened is None else opened
         self._chosen = None
         self.errors = ErrorLog(description.policy)
         self.seed = None

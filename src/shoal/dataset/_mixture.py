@@ -116,14 +116,35 @@ def mix(
         raise OptionError("there is nothing to mix", expected="at least one dataset")
     whole = concat(parts) if len(parts) > 1 else parts[0]
     counts = tuple(len(part) for part in parts)
-    shares = counts if weights is None else _python_numbers(weights)
-    planned = Mix(counts, shares, seed, tuple((start, _python_numbers(chosen)) for start, chosen in stages))
-    mixture = Mixture(planned, length, None if whole.is_whole else whole.rows)
-    order = mixture.order(shuffle=False)
-    positions = order.samples(np.arange(order.length, dtype=np.int64))
-    shown = ", ".join(f"{share:g}" if isinstance(share, (int, float)) else str(share) for share in shares)
-    made = whole._view(rows=whole.rows.take(positions), step=Step(f"mix({shown})"), mixture=mixture)
-    return cast("Dataset[T]", made)
+    shares = None if weights is None else _python_numbers(weights)
+    shares_by_stage = tuple((start, _python_numbers(chosen)) for start, chosen in stages)
+    return cast("Dataset[T]", _Mixing(len(parts), shares, seed, length, shares_by_stage).of(whole, counts))
+
+
+@dataclass(frozen=True, slots=True)
+class _Mixing:
+    """The arguments of `mix`. Called with the concatenated datasets, as `refresh` does, it mixes them again."""
+
+    datasets: int
+    weights: tuple[Weight, ...] | None
+    seed: int
+    length: int | None
+    stages: tuple[tuple[int, tuple[Weight, ...]], ...]
+
+    def __call__(self, whole: Dataset[Any]) -> Dataset[Any]:
+        path: Any = whole.described.path
+        return self.of(whole, tuple(map(len, path.parts)) if self.datasets > 1 else (len(whole),))
+
+    def of(self, whole: Dataset[Any], counts: tuple[int, ...]) -> Dataset[Any]:
+        """Mix datasets of these lengths, which ``whole`` has one after the other."""
+        shares = counts if self.weights is None else self.weights
+        planned = Mix(counts, shares, self.seed, self.stages)
+        mixture = Mixture(planned, self.length, None if whole.is_whole else whole.rows)
+        order = mixture.order(shuffle=False)
+        positions = order.samples(np.arange(order.length, dtype=np.int64))
+        shown = ", ".join(f"{share:g}" if isinstance(share, (int, float)) else str(share) for share in shares)
+        step = Step(f"mix({shown})", again=self)
+        return whole._view(rows=whole.rows.take(positions), step=step, mixture=mixture)
 
 
 def _python_numbers(given: Sequence[Weight]) -> tuple[Weight, ...]:
