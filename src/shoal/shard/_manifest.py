@@ -15,14 +15,13 @@ from typing import Any
 
 import msgspec
 
-from shoal.errors import ManifestError, ObjectNotFoundError, SchemaError, SchemaMismatchError, StoreTimeoutError
-from shoal.schema._compatibility import compare, reading_problems
-from shoal.schema._json_schema import schema_from_json
-from shoal.schema._schema import Schema
+from shoal.errors import ManifestError, ObjectNotFoundError, StoreTimeoutError
 from shoal.store._base import UpdatingStore
 from shoal.store._registry import store_for
 from shoal.store._url import join_url, local_path, scheme_of
 
+from . import _dataset_schema
+from ._dataset_schema import join_schemas
 from ._member_names import WEBDATASET_RULE, KeyRule
 from ._shard_rows import ShardRows, field_totals
 from ._stored_rows import SIDECAR_FOLDER
@@ -108,51 +107,19 @@ def merge_shards(manifest: Manifest, split: str, records: Iterable[ShardRecord])
 def joined_schema(
     before: Manifest, schema: dict[str, Any] | None, records: Iterable[ShardRecord]
 ) -> dict[str, Any] | None:
-    """The schema of a dataset to which ``records`` with this schema come: of the two the one that reads both.
-
-    None where neither does: the samples are of several types then, and each is asked for by name.
-    """
-    if not any(before.splits.values()) or schema == before.schema:
+    """The schema of a dataset to which ``records`` with this schema come: as `join_schemas` joins them."""
+    if not any(before.splits.values()):
         return schema
-    if schema is None:  # writers of packed samples need not say of which type
-        return before.schema if all(set(record.fields) == {"msgpack"} for record in records) else None
-    if before.schema is None:
-        return None
-    return next((new for old, new in ((before.schema, schema), (schema, before.schema)) if _can_read(new, old)), None)
+    return join_schemas(before.schema, schema, {name for record in records for name in record.fields})
 
 
 def check_schema_fits(
     before: Manifest, schema: dict[str, Any] | None, records: Iterable[ShardRecord], *, hint: str
 ) -> None:
     """Raise SchemaMismatchError unless shards with this schema can join the dataset without changing how it is read."""
-    records = tuple(records)
-    if before.schema is None or not any(before.splits.values()) or joined_schema(before, schema, records) is not None:
-        return
-    stored = _read_schema(before.schema)
-    if schema is None:
-        fields = sorted({name for record in records for name in record.fields})
-        got = f"fields {', '.join(fields)}"
-    else:
-        new = _read_schema(schema)
-        changes = [] if stored is None or new is None else [str(each) for each in compare(stored, new)]
-        got = f"{'another schema' if new is None else new.name}{': ' if changes else ''}{'; '.join(changes)}"
-    raise SchemaMismatchError(
-        "The samples do not fit the schema of the dataset", expected=stored or "its schema", found=got, hint=hint
-    )
-
-
-def _read_schema(document: dict[str, Any]) -> Schema | None:
-    try:
-        return schema_from_json(document)
-    except SchemaError:
-        return None
-
-
-def _can_read(new: dict[str, Any], old: dict[str, Any]) -> bool:
-    try:
-        return not reading_problems(schema_from_json(old), schema_from_json(new))
-    except SchemaError:
-        return False
+    if any(before.splits.values()):
+        fields = {name for record in records for name in record.fields}
+        _dataset_schema.check_schema_fits(before.schema, schema, fields, hint=hint)
 
 
 def _natural_order(record: ShardRecord) -> tuple[tuple[str, int], ...]:
