@@ -40,7 +40,7 @@ from ._generation import NO_GENERATION, Generation, Split, with_split
 from ._layout import MAX_FILE_BYTES, MAX_SEGMENT_ROWS, SEGMENT_FOLDER, RecordLayout, Segment
 from ._member_names import KeyRule
 from ._records import OpenFiles
-from ._rows_file import RowSource
+from ._rows_file import RowSource, RowsSummary
 from ._segment import drop_segments, write_deleted, write_segments
 from ._split_columns import group_runs, type_of_name
 from ._split_table import SegmentRows, SplitTable
@@ -282,20 +282,21 @@ class _NewRows:
         return (*before[:start], *merged)
 
 
-def _fold_start(segments: _Segments, summaries: Sequence[Any]) -> int:
+def _fold_start(segments: _Segments, summaries: Sequence[RowsSummary]) -> int:
     """Return the first of the last segments that are merged with new rows; their number where none is."""
-    rows, shards = (sum(getattr(summary, name) for summary in summaries) for name in ("rows", "shards"))
-    start = len(segments) if rows + shards else 0
-    while shards and start:
+    if not any(summary.shards for summary in summaries):
+        return len(segments)
+    rows, start = sum(summary.rows for summary in summaries), len(segments)
+    while start:
         last = segments[start - 1]
         largest = max((file.size for file in last.files), default=0)
         if (
-            last.rows + last.shards >= 2 * (rows + shards)  # shards count, too: some have no rows
+            last.rows >= 2 * max(rows, 1)
             or last.rows + rows > MAX_SEGMENT_ROWS
             or largest * (last.rows + rows) > _MAX_FILE_SHARE * MAX_FILE_BYTES * max(last.rows, 1)
         ):
             break
-        start, rows, shards = start - 1, rows + last.rows, shards + last.shards
+        start, rows = start - 1, rows + last.rows
     return start
 
 

@@ -75,6 +75,7 @@ __all__ = [
 _ID = re.compile(r"[0-9a-f]{16}")
 _ROWS_NAME = re.compile(r"rows-(\d{8})")
 _NOTE_NAME = re.compile(r"name-[0-9a-f]{16}")
+_PARTIAL_TAR = re.compile(r"\.(.+)\.[0-9a-f]{16}\.partial", re.DOTALL)
 _WORK = ("kind", "pattern", "split", "options", "staged")
 
 
@@ -177,6 +178,7 @@ class Writing:
                 dead = [write for write in writes if write.head.pattern == head.pattern and write.is_alive is not True]
                 if dead:
                     _check_same_work(root, dead[0].head, head)
+                    _remove_partial_tars(root, dead[0].id)
                 writing = cls(root, dead[0].id if dead else new_id(), _signed(head))
                 writing._start(stack.pop_all())
                 return writing
@@ -383,18 +385,42 @@ def _discard_dead(root: str, write: UnfinishedWrite, is_named: Callable[[str], b
     if is_committed(root, load_generation(root) or NO_GENERATION, write.id):
         return
     store = store_for(root)
-    for info in store.list(locate(root, f"{WRITING_FOLDER}/{write.id}"), depth=1):
-        if _NOTE_NAME.fullmatch(base_name(info.url)):
-            path = str(decode_document(store.read_all(info.url), info.url).get("path"))
-            url = locate(root, path, info.url)
-            data = read_optional(url) if _size(url) <= len(_empty_tar(write.id)) else None
-            if data is not None and _empty_tar(write.id).startswith(data):
-                store.delete(url)
+    _remove_partial_tars(root, write.id)
+    for url in _reserved_tars(root, write.id):
+        data = read_optional(url) if _size(url) <= len(_empty_tar(write.id)) else None
+        if data is not None and _empty_tar(write.id).startswith(data):
+            store.delete(url)
     if is_named is not None and not write.head.staged:
         for record in _finished(root, write.id).values():
             if not is_named(record.path):
                 store.delete(locate(root, record.path, root))
     _discard_folder(root, write.id)
+
+
+def _reserved_tars(root: str, writer: str) -> list[str]:
+    """Return the URLs of tars that a writer has reserved."""
+    store = store_for(root)
+    notes = [info.url for info in store.list(locate(root, f"{WRITING_FOLDER}/{writer}"), depth=1)]
+    return [
+        locate(root, str(decode_document(store.read_all(url), url).get("path")), url)
+        for url in notes
+        if _NOTE_NAME.fullmatch(base_name(url))
+    ]
+
+
+def _remove_partial_tars(root: str, writer: str) -> None:
+    """Remove what a writer that died had begun to write beside the tars that it reserved."""
+    if scheme_of(root) != "file":
+        return
+    folders_of_tars: dict[str, set[str]] = {}
+    for url in _reserved_tars(root, writer):
+        folder, name = os.path.split(local_path(url))
+        folders_of_tars.setdefault(folder, set()).add(name)
+    for folder, names in folders_of_tars.items():
+        for name in os.listdir(folder) if os.path.isdir(folder) else ():
+            partial_tar = _PARTIAL_TAR.fullmatch(name)
+            if partial_tar is not None and partial_tar[1] in names:
+                os.unlink(os.path.join(folder, name))
 
 
 def _discard_folder(root: str, writer: str) -> None:
