@@ -43,7 +43,7 @@ STAGES = {
         *["_layout", "_generation", "_records", "_parquet_files", "_rows_file", "_column_plan", "_key_table"],
         *["_segment", "_split_shards", "_split_members", "_split_columns", "_segment_reader", "_split_table"],
         *["_file_lock", "_commit", "_writing", "_changes"],
-        *["_table", "_source", "_shuffle_window", "_discovery", "_destination", "_writer"],
+        *["_table", "_source", "_shuffle_window", "_discovery", "_write_target", "_destination", "_writer"],
         *["_sharding_service", "_copy", "_verify"],
     ],
     "load": [

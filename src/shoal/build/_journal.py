@@ -18,10 +18,11 @@ from typing import Any
 import msgspec
 
 from shoal.errors import ObjectExistsError, ObjectNotFoundError, OptionError, WriteError
-from shoal.shard._destination import Destination, check_payload_fits, fits_pattern, load_destination
+from shoal.shard._destination import Destination, check_payload_fits, load_destination
 from shoal.shard._journal import commit, recover, staging_url
 from shoal.shard._manifest import Manifest, ShardRecord, check_schema_fits, joined_schema, load_manifest, merge_shards
 from shoal.shard._stored_rows import remove_shards
+from shoal.shard._write_target import fits_pattern
 from shoal.store._pattern import number_in_name
 from shoal.store._registry import store_for
 from shoal.store._url import base_name, join_url, local_path, relative_url, scheme_of

@@ -9,46 +9,22 @@ dataset. Every writer asks here, before it writes anything.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
-from shoal.errors import CodecError, ObjectExistsError, ObjectNotFoundError, SchemaError, SchemaMismatchError
-from shoal.sample._class_factory import class_from_schema
-from shoal.sample._packable import unpack
-from shoal.schema._json_schema import schema_from_json
-from shoal.store._url import join_url, relative_url
+from shoal.errors import ObjectExistsError
+from shoal.store._url import join_url
 
-from ._discovery import shards_by_split, tars_below
+from . import _dataset_schema
+from ._discovery import shards_by_split
 from ._journal import UnfinishedWrite, unfinished_writes
 from ._manifest import Manifest, ShardRecord, load_manifest, merge_shards, record_of
 from ._open_shards import open_shard
 from ._read import read_row
 from ._stored_rows import save_rows
+from ._write_target import enumerate_names, fits_pattern, list_tars
 
-__all__ = ["Destination", "check_payload_fits", "fits_pattern", "index_unlisted", "load_destination", "save_indexes"]
-
-_NAMES_SHOWN = 3
-_NUMBER_OR_SPLIT = re.compile(r"(\{split\}|%0?\d*d|\{:0?\d*d?\})")
-
-
-def fits_pattern(pattern: str, path: str) -> bool:
-    """Whether a pattern of shard names, with a number and perhaps ``{split}``, gives this name.
-
-    Examples:
-        >>> fits_pattern("{split}-%06d.tar", "val-000001.tar"), fits_pattern("a-%06d.tar", "b-000001.tar")
-        (True, False)
-    """
-    parts = _NUMBER_OR_SPLIT.split(pattern)
-    regex = "".join(_to_regex(part) if at % 2 else re.escape(part) for at, part in enumerate(parts))
-    return re.fullmatch(regex, path) is not None
-
-
-def _to_regex(part: str) -> str:
-    if part == "{split}":
-        return r"[A-Za-z0-9_][\w.-]*"
-    width = re.search(r"\d+", part)
-    return rf"\d{{{int(width[0]) if width else 1},}}"
+__all__ = ["Destination", "check_payload_fits", "index_unlisted", "load_destination", "save_indexes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +60,7 @@ class Destination:
             adopt = ", or pass append=True to make them part of the dataset" if can_append else " or move them"
             raise ObjectExistsError(
                 "The folder holds tars that the new dataset would hide",
-                found=_enumerate_names(others),
+                found=enumerate_names(others),
                 shard=self.root,
                 hint=f"Choose another folder{adopt}",
             )
@@ -130,19 +106,12 @@ class Destination:
 def load_destination(root: str, pattern: str) -> Destination:
     """Look at the folder ``root`` before shards that are named by ``pattern`` are written into it."""
     manifest = load_manifest(root)
-    tars = [] if manifest is not None else _list_tars(root)
+    tars = [] if manifest is not None else list_tars(root)
     # In this order: the journal of a tar that was listed is there, unless its writer has finished the manifest.
     unfinished = tuple(write for write in unfinished_writes(root) if write.pattern != pattern and not write.staged)
     manifest = load_manifest(root) if tars else manifest
     unlisted = () if manifest is not None else [path for path in tars if not _is_of_one(unfinished, path)]
     return Destination(root, manifest or Manifest({}), tuple(unlisted), unfinished)
-
-
-def _list_tars(root: str) -> list[str]:
-    try:
-        return [relative_url(url, root) for url in tars_below(root)]
-    except ObjectNotFoundError:
-        return []
 
 
 def _is_of_one(writes: Iterable[UnfinishedWrite], path: str) -> bool:
@@ -187,15 +156,6 @@ def check_payload_fits(before: Manifest, url: str, *, hint: str) -> None:
     try:
         payload = read_row(shard, 0, ["msgpack"]).get("msgpack") if len(shard) else None
         if payload is not None:
-            unpack(class_from_schema(schema_from_json(before.schema)), payload)
-    except (SchemaError, CodecError) as error:
-        raise SchemaMismatchError(
-            "The samples do not fit the schema of the dataset", found=str(error), shard=url, hint=hint
-        ) from error
+            _dataset_schema.check_payload_fits(before.schema, payload, url, hint=hint)
     finally:
         shard.close()
-
-
-def _enumerate_names(paths: list[str]) -> str:
-    more = len(paths) - _NAMES_SHOWN
-    return ", ".join(map(repr, paths[:_NAMES_SHOWN])) + (f" and {more} more" if more > 0 else "")

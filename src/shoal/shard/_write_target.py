@@ -1,0 +1,138 @@
+"""What is in the folder that a writer writes into, and whether the writer may join it.
+
+A writer joins a folder without shards, or a dataset that does not have the split yet and whose schema fits. Everything
+else needs ``append=True``, which adds to what is there, or ``overwrite=True``, which replaces the split. Tars that no
+manifest lists would be hidden by the one that the writer makes, so they are an error too, unless ``append=True`` makes
+them part of the dataset. Every writer asks here, before it writes anything.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+
+from shoal.errors import ObjectExistsError, ObjectNotFoundError
+from shoal.store._url import join_url, relative_url
+
+from ._changes import shard_paths
+from ._commit import load_generation
+from ._discovery import tars_below
+from ._generation import NO_GENERATION, Generation
+from ._writing import UnfinishedWrite, unfinished_writes
+
+__all__ = ["WriteTarget", "enumerate_names", "fits_pattern", "list_tars", "load_target", "paths_to_replace"]
+
+_NAMES_SHOWN = 3
+_NUMBER_OR_SPLIT = re.compile(r"(\{split\}|%0?\d*d|\{:0?\d*d?\})")
+
+
+@dataclass(frozen=True, slots=True)
+class WriteTarget:
+    """The folder of a write, as it is before the write."""
+
+    root: str
+    generation: Generation
+    """`NO_GENERATION` where there is no dataset."""
+    unlisted: tuple[str, ...]
+    """Tars that are a dataset without a manifest. Where there is a manifest they are seen by nobody, and not listed."""
+    unfinished: tuple[UnfinishedWrite, ...]
+    """Other writes into the folder, which have finished shards that are not part of the dataset yet."""
+
+
+def load_target(root: str, pattern: str) -> WriteTarget:
+    """Look at the folder ``root`` before shards that are named by ``pattern`` are written into it."""
+    generation = load_generation(root)
+    tars = [] if generation is not None else list_tars(root)
+    # In this order: a tar that was listed is one of an unfinished write, unless its writer has committed it since.
+    writes = (write for write in unfinished_writes(root) if write.head.pattern != pattern)
+    unfinished = tuple(write for write in writes if not write.head.staged)
+    generation = load_generation(root) if tars else generation
+    is_written = [write.head.pattern for write in unfinished]
+    unlisted = () if generation is not None else [path for path in tars if not _fits_any(is_written, path)]
+    return WriteTarget(root, generation or NO_GENERATION, tuple(unlisted), unfinished)
+
+
+def paths_to_replace(
+    target: WriteTarget,
+    splits: Collection[str],
+    is_written: Callable[[str], bool],
+    *,
+    overwrite: bool = False,
+    join: bool = False,
+    can_append: bool = True,
+) -> list[str]:
+    """Return the shards that a write of ``splits``, whose names ``is_written`` tells, replaces.
+
+    With ``join`` the splits may exist: the write was allowed when it began. Raises ObjectExistsError where the writer
+    may not write; the error names the choices, without ``append=True`` unless ``can_append``.
+    """
+    append = ", pass append=True to add to it," if can_append else ""
+    choices = f"Choose another folder{append} or pass overwrite=True to replace it"
+    others = [path for path in target.unlisted if not is_written(path)]
+    if others:
+        adopt = ", or pass append=True to make them part of the dataset" if can_append else " or move them"
+        raise ObjectExistsError(
+            "The folder holds tars that the new dataset would hide",
+            found=enumerate_names(others),
+            shard=target.root,
+            hint=f"Choose another folder{adopt}",
+        )
+    listed = {
+        path: split
+        for split, entry in target.generation.splits.items()
+        for path in shard_paths(target.root, entry.segments)
+        if split in splits or is_written(path)
+    }
+    conflicts = [path for path, split in listed.items() if not join or split not in splits or is_written(path)]
+    if conflicts and not overwrite:
+        subject = f"Split {listed[conflicts[0]]!r} already exists"
+        raise ObjectExistsError(subject, found=join_url(target.root, conflicts[0]), hint=choices)
+    if target.unlisted and not overwrite:
+        found = join_url(target.root, target.unlisted[0])
+        raise ObjectExistsError("Dataset already exists", found=found, hint=choices)
+    writing = next((write for write in target.unfinished if write.shards and write.head.split in splits), None)
+    if writing is not None and not overwrite and not join:
+        raise ObjectExistsError(
+            f"Split {writing.head.split!r} is being written, or its writer was interrupted",
+            found=join_url(target.root, writing.head.pattern),
+            hint=f"Finish that write with resume=True, or {choices[0].lower()}{choices[1:]}",
+        )
+    return [*(listed if overwrite else ()), *target.unlisted]
+
+
+def fits_pattern(pattern: str, path: str) -> bool:
+    """Whether a pattern of shard names, with a number and perhaps ``{split}``, gives this name.
+
+    Examples:
+        >>> fits_pattern("{split}-%06d.tar", "val-000001.tar"), fits_pattern("a-%06d.tar", "b-000001.tar")
+        (True, False)
+    """
+    parts = _NUMBER_OR_SPLIT.split(pattern)
+    regex = "".join(_to_regex(part) if at % 2 else re.escape(part) for at, part in enumerate(parts))
+    return re.fullmatch(regex, path) is not None
+
+
+def _to_regex(part: str) -> str:
+    if part == "{split}":
+        return r"[A-Za-z0-9_][\w.-]*"
+    width = re.search(r"\d+", part)
+    return rf"\d{{{int(width[0]) if width else 1},}}"
+
+
+def _fits_any(patterns: Iterable[str], path: str) -> bool:
+    return any(fits_pattern(pattern, path) for pattern in patterns)
+
+
+def list_tars(root: str) -> list[str]:
+    """Return the paths of all tars below a folder."""
+    try:
+        return [relative_url(url, root) for url in tars_below(root)]
+    except ObjectNotFoundError:
+        return []
+
+
+def enumerate_names(paths: list[str]) -> str:
+    """Return the first names, for a message."""
+    more = len(paths) - _NAMES_SHOWN
+    return ", ".join(map(repr, paths[:_NAMES_SHOWN])) + (f" and {more} more" if more > 0 else "")
