@@ -25,6 +25,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.shard.test_segment import Row, RowList, Shard, expected_members
+from tests.store.servers import BUCKET, seaweed
+from tests.store.settings import keys as s3_keys
+from tests.store.settings import own_settings
 
 from shoal.errors import (
     FieldError,
@@ -56,6 +59,7 @@ from shoal.shard._rows_file import RowBatch, RowsFile, RowsSummary
 from shoal.shard._shard_rows import IndexMetadata, ShardRows
 from shoal.shard._split_table import SegmentRows, SplitTable
 from shoal.shard._writing import WriteHead, Writing, staged_url
+from shoal.store import configure
 from shoal.store._operations import list_objects
 from shoal.store._registry import store_for
 
@@ -570,11 +574,41 @@ def test_processes_that_append_and_delete_lose_nothing(tmp_path):
     assert index_objects(root) == named_objects(root)
 
 
-def race(root: str, name: str) -> None:
+def race(root: str, name: str, endpoint: str | None = None) -> None:
+    if endpoint is not None:
+        reach(endpoint)
     generation = load_generation(root)
     for number in range(25):
         append_rows(root, {"train": [RowList([Shard(f"{name}{number}", [Row(f"{name}-{number:03d}")])])]})
         delete_rows(root, {"train": np.array([2 * number + (name == "b")])}, lineage=generation.lineage)
+
+
+@pytest.fixture(scope="module")
+def endpoint():
+    with seaweed() as found:
+        yield found
+
+
+def reach(endpoint: str) -> None:
+    configure(f"s3://{BUCKET}", endpoint=endpoint, region="us-east-1", credential_provider=s3_keys, timeout=30)
+
+
+def test_processes_that_change_a_dataset_in_an_object_store_lose_nothing(endpoint, monkeypatch, tmp_path):
+    own_settings(monkeypatch, tmp_path)
+    reach(endpoint)
+    root = f"s3://{BUCKET}/changes"
+    write_old(root)
+    append_rows(root, {"train": [rows_of(shard(100))]})
+    for child in [run_child("race", root, name, endpoint) for name in "ab"]:
+        end_child(child)
+    check_each_once(root, {name: [f"{name}-{i:03d}" for i in range(25)] for name in "ab"}, 109)
+    generation = load_generation(root)
+    assert sum(segment.rows - segment.live_rows for segment in generation.segments) == 50
+
+    write(root, "overwrite")
+    assert read_keys(root) == keys_of(NEW)
+    assert tars(root) == {each.path for each in NEW}
+    assert not list(list_objects(f"{root}/.shoal/writing"))
 
 
 # ------------------------------------------------------------------------------------------------------- writes of tars
