@@ -37,6 +37,7 @@ from shoal.errors import (
     OptionError,
     PositionError,
     SchemaMismatchError,
+    WriteError,
 )
 from shoal.shard import _changes, _segment
 from shoal.shard._changes import (
@@ -51,7 +52,7 @@ from shoal.shard._changes import (
     shard_paths,
 )
 from shoal.shard._commit import collect_garbage, is_committed, kept_generations, load_generation, load_kept_generation
-from shoal.shard._generation import NO_GENERATION, Generation
+from shoal.shard._generation import NO_GENERATION, Generation, locate
 from shoal.shard._manifest import ShardRecord
 from shoal.shard._member_names import KeyRule
 from shoal.shard._records import OpenFiles
@@ -143,7 +144,7 @@ def memory_root() -> str:
 
 
 def put_tar(root: str, path: str, tag: str = "") -> None:
-    store_for(root).write_all(f"{root}/{path}", f"{tag}:{path}".encode())
+    store_for(root).write_all(locate(root, path), f"{tag}:{path}".encode())
 
 
 def index_objects(root: str) -> set[str]:
@@ -367,6 +368,12 @@ def test_metadata_and_schema_are_changed_alone():
     assert change_metadata(root, schema=SCHEMA).schema == SCHEMA
     assert change_metadata(root, {"d": 1}).schema == SCHEMA
     assert change_metadata(root, schema=None).schema is None
+
+
+def test_metadata_must_be_json(root):
+    with pytest.raises(WriteError, match="must be JSON"):
+        append_rows(root, {"train": [rows_of(shard(1))]}, metadata={"a": object()})
+    assert not list(list_objects(root))
 
 
 def test_a_dataset_has_one_key_rule():
@@ -669,7 +676,7 @@ def read_keys(root: str, split: str = "train") -> list[str]:
     keys = table.keys(np.arange(len(table)))
     for number in range(table.shard_count):
         path = table.shard_path(number)
-        url = staged_url(root, generation, path) or f"{root}/{path}"
+        url = staged_url(root, generation, path) or locate(root, path)
         first = keys[table.shard_starts()[number]]
         tag = "new" if first in keys_of(NEW) else "old"
         assert store_for(url).read_all(url) == f"{tag}:{path}".encode()
@@ -728,6 +735,16 @@ def test_staged_tars_take_the_places_of_others(root):
     assert tars(root) == {each.path for each in NEW}
     table = SplitTable(root, generation.splits["train"].segments, OpenFiles())
     assert table.deleted().as_array().tolist() == [1, 4]
+
+
+def test_tars_of_any_name_are_moved(tmp_path):
+    for root in (str(tmp_path / "a"), f"file://{tmp_path}/b c", memory_root()):
+        own = [replace(each, path=f"{path}.tar") for each, path in zip(NEW, ["a b/ü%41", "#1?", "x"], strict=True)]
+        write(root, "overwrite", shards=own)
+        assert read_keys(root) == keys_of(own)
+        assert len(tars(root)) == 3
+        write(root, "overwrite", shards=fixed("other", 1))
+        assert len(tars(root)) == 1
 
 
 def test_tars_that_nobody_names_are_removed_if_that_is_asked(root):

@@ -13,8 +13,10 @@ dies are garbage, which a later commit collects.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import EllipsisType
 from typing import Any, Literal
 
@@ -30,13 +32,14 @@ from shoal.errors import (
     OptionError,
     PositionError,
 )
+from shoal.store._concurrency import run_all
 from shoal.store._registry import store_for
-from shoal.store._url import join_url, relative_url
+from shoal.store._url import join_url
 
 from ._column_plan import ColumnPlan, plan_columns
 from ._commit import commit, is_committed, load_generation
 from ._dataset_schema import check_schema_fits, join_schemas
-from ._generation import NO_GENERATION, Generation, Split, with_split
+from ._generation import NO_GENERATION, Generation, Split, encode_document, locate, with_split
 from ._layout import MAX_FILE_BYTES, MAX_SEGMENT_ROWS, SEGMENT_FOLDER, RecordLayout, Segment
 from ._member_names import KeyRule
 from ._records import OpenFiles
@@ -190,6 +193,14 @@ def finish(root: str, *, exclusive: bool = False) -> Generation:
     return finish_moves(root, generation, exclusive=exclusive) if generation.pending else generation
 
 
+def _description(
+    schema: dict[str, Any] | None, metadata: Mapping[str, Any] | None, rule: KeyRule | None
+) -> _Description:
+    """Raise WriteError for what is not JSON, before anything is written."""
+    encode_document({"schema": schema, "metadata": metadata})
+    return _Description(schema, metadata or {}, rule)
+
+
 def _describe(parent: Generation, made: Generation, fields: Collection[str], new: _Description) -> Generation:
     """Return a generation with the schema, metadata and key rule that it has after a write.
 
@@ -329,9 +340,8 @@ def append_rows(
     SchemaMismatchError, and changes nothing, where values do not fit the type of their column;
     ``on_misfit="omit"`` leaves such columns out, which then cannot be queried. Raises what `finish` and `commit` raise.
     """
-    return _append(
-        root, splits, _Description(schema, metadata or {}, rule), None, writer, on_misfit, exclusive=exclusive
-    )
+    description = _description(schema, metadata, rule)
+    return _append(root, splits, description, None, writer, on_misfit, exclusive=exclusive)
 
 
 def add_tars(
@@ -357,7 +367,7 @@ def add_tars(
                 raise _changed_split(root, split)
             check_schema_fits(parent.schema, schema, fields, hint="Choose another folder")
 
-    description = _Description(schema, metadata or {}, rule)
+    description = _description(schema, metadata, rule)
     generation = _append(root, splits, description, check, writing.id, on_misfit, exclusive=exclusive)
     writing.discard()
     return generation
@@ -517,6 +527,7 @@ def replace_splits(
     process that died. Raises ObjectExistsError where others changed these splits since the generation ``before`` was
     read, and otherwise as `append_rows`.
     """
+    description = _description(schema, metadata, rule)
     newest = finish(root, exclusive=exclusive)
     if not is_committed(root, newest, writing.id):
         files = _NewFiles(root)
@@ -528,7 +539,6 @@ def replace_splits(
         except BaseException:
             files.keep(NO_GENERATION)
             raise
-        description = _Description(schema, metadata or {}, rule)
 
         def change(parent: Generation, _: int) -> Generation:
             _check_unchanged(root, parent, before, {*splits, *thinned}, moved)
@@ -547,15 +557,22 @@ def _plan_moves(
     root: str, new: _NewRows, writing: Writing, before: Generation
 ) -> tuple[list[str], dict[str, list[Segment]]]:
     """Return the paths of staged tars, and the segments of splits that stay but have shards of such paths."""
-    store = store_for(root)
-    staged = {relative_url(info.url, writing.staging) for info in store.list(writing.staging)}
     paths = [path for own in new.all_segments(before).values() for path in shard_paths(root, own)]
-    moved = [path for path in paths if path in staged]
+    is_staged = run_all([partial(_exists, locate(writing.staging, path, root)) for path in paths])
+    moved = list(itertools.compress(paths, is_staged))
     thinned = {}
     for split, entry in _without_splits(before, new.sources).splits.items():
-        if not staged.isdisjoint(shard_paths(root, entry.segments)):
+        if not set(moved).isdisjoint(shard_paths(root, entry.segments)):
             thinned[split] = new.thin(root, entry.segments, set(moved), column_types(before))
     return moved, thinned
+
+
+def _exists(url: str) -> bool:
+    try:
+        store_for(url).info(url)
+    except ObjectNotFoundError:
+        return False
+    return True
 
 
 def _unnamed_paths(root: str, new: _NewRows, before: Generation) -> list[str]:
