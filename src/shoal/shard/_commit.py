@@ -27,14 +27,23 @@ from enum import Enum
 from types import TracebackType
 from typing import Self
 
-from shoal.errors import ManifestError, ObjectNotFoundError, ShoalError, StoreError, StoreTimeoutError, WriteError
+from shoal.errors import (
+    ManifestError,
+    ObjectChangedError,
+    ObjectNotFoundError,
+    ShoalError,
+    StoreError,
+    StoreTimeoutError,
+    WriteError,
+)
 from shoal.store._base import ObjectInfo, UpdatingStore
 from shoal.store._concurrency import run_all
 from shoal.store._operations import folders
 from shoal.store._registry import store_for
-from shoal.store._url import base_name, join_url, local_path, relative_url, scheme_of
+from shoal.store._snapshot import StoreSnapshot
+from shoal.store._url import base_name, join_url, local_path, parent_url, relative_url, scheme_of
 
-from ._file_lock import FileLock, is_locked, lock_file, try_lock_file
+from ._file_lock import FileLock, lock_file, try_lock_file
 from ._generation import (
     NO_GENERATION,
     Generation,
@@ -59,6 +68,7 @@ __all__ = [
     "load_and_pin",
     "load_generation",
     "load_kept_generation",
+    "locate_folder",
     "lock_dataset",
     "pin",
     "protect_new_files",
@@ -78,6 +88,8 @@ _KEPT_AGE_S = 7 * 24 * 3600.0
 _MAX_ATTEMPTS = 100
 _MAX_PAUSE_S = 1.0
 _MAX_UNLOCKED_ATTEMPTS = 2
+_MAX_REREADS = 20
+_MAX_REMOVED_GENERATIONS = 256
 _ID = re.compile(r"[0-9a-f]{16}")
 _PARTIAL_DOCUMENT = re.compile(r"\.(manifest|[0-9a-f]{16})\.json\.[0-9a-f]{16}\.partial")
 _Change = Callable[[Generation, int], Generation]
@@ -122,7 +134,8 @@ def kept_generations(root: str) -> list[str]:
 
 def is_committed(root: str, newest: Generation, writer: str) -> bool:
     """Whether the write is part of the newest generation, as far as its parents are kept."""
-    return any(generation.writer == writer for generation in _chain(root, newest))
+    is_moving = any(moves.writer == writer for moves in newest.pending)
+    return is_moving or any(generation.writer == writer for generation in _chain(root, newest))
 
 
 @functools.lru_cache(maxsize=64)
@@ -155,10 +168,13 @@ def _decode(root: str, data: bytes | None) -> Generation:
 
 def read_optional(url: str) -> bytes | None:
     """Return the bytes of an object, None where there is none."""
-    try:
-        return store_for(url).read_all(url)
-    except ObjectNotFoundError:
-        return None
+    store = store_for(url)
+    with contextlib.suppress(ObjectNotFoundError):
+        for _ in range(_MAX_REREADS):
+            with contextlib.suppress(ObjectChangedError):  # it was replaced between two requests
+                return store.read_all(url)
+        return store.read_all(url)
+    return None
 
 
 def write_document(url: str, data: bytes) -> None:
@@ -181,6 +197,11 @@ def _is_local(root: str) -> bool:
 
 def _path(root: str, path: str) -> str:
     return local_path(locate(root, path))
+
+
+def locate_folder(root: str, path: str) -> str:
+    """As `locate`, for a folder, which may not be a symbolic link that leads out of the dataset itself."""
+    return parent_url(locate(root, f"{path}/file"))
 
 
 def lock_dataset(root: str) -> FileLock | contextlib.nullcontext[None]:
@@ -278,7 +299,8 @@ def commit(
     of this generation available; those of an earlier generation must be finished first.
 
     Raises what ``change`` raises, StoreError where only ``exclusive=True`` allows it, and StoreTimeoutError when others
-    keep the dataset locked or changing.
+    keep the dataset locked or changing. After any error that ``change`` did not raise the generation may have been
+    committed: then the files that it names must be left to garbage collection.
 
     Examples:
         >>> first = commit("memory://doc/commit", lambda parent, attempt: replace(parent, metadata={"by": "me"}))
@@ -350,15 +372,8 @@ def _next(
 
 def _read_current(url: str) -> bytes | None:
     """As `read_optional`, but never from a snapshot of the store that is active."""
-    store = store_for(url)
-    try:
-        reader = store.open(url)
-    except ObjectNotFoundError:
-        return None
-    try:
-        return reader.read(0, reader.info.size)
-    finally:
-        reader.close()
+    with StoreSnapshot().active():
+        return read_optional(url)
 
 
 def _replace(root: str, generation: Generation, before: bytes | None, data: bytes) -> bytes | None:
@@ -481,43 +496,56 @@ def collect_garbage(root: str) -> int:
     """Remove files of the index that no kept generation names; return how many. Commits call it.
 
     Kept are the last 8 generations and those that readers of this disk hold; on object stores, and on disks without
-    locks, also those that were the newest at any time in the last week. Raises ManifestError, and removes nothing,
-    where a kept generation is damaged.
+    locks, also those that were the newest at any time in the last week. What may not be removed stays. Raises
+    ManifestError, and removes nothing, where a kept generation is damaged, and StoreError.
     """
-    if not _is_local(root):
-        return _collect_by_age(root)
-    if not os.path.isdir(_path(root, _GENERATION_FOLDER)):
-        return 0
-    with lock_file(_path(root, _LOCK)) as lock:
-        return _collect_unlocked(root) if lock.is_real else _collect_by_age(root)
-
-
-def _newest_chain(root: str) -> tuple[Generation, ...]:
-    """Return the generations that are always kept; none without a manifest: then nothing is known of the others."""
-    newest = load_generation(root)
-    return () if newest is None else tuple(itertools.islice(_chain(root, newest), _KEPT_GENERATIONS))
+    try:
+        if not _is_local(root):
+            return _collect_by_age(root)
+        if not os.path.isdir(local_path(locate_folder(root, _GENERATION_FOLDER))):
+            return 0
+        with lock_file(_path(root, _LOCK)) as lock:
+            return _collect_unlocked(root) if lock.is_real else _collect_by_age(root)
+    except ShoalError:
+        raise
+    except OSError as error:
+        raise StoreError(error.strerror or str(error), found=error.filename) from error
 
 
 def _collect_unlocked(root: str) -> int:
     """Collect what nobody has locked. The caller holds the lock of the dataset."""
-    kept = _newest_chain(root)
-    if not kept:
+    newest = load_generation(root)
+    if newest is None:  # then nothing is known of the others
         return 0
-    folder = _path(root, _GENERATION_FOLDER)
-    removed = _remove_partial_documents(os.path.dirname(folder)) + _remove_partial_documents(folder)
+    kept = list(itertools.islice(_chain(root, newest), _KEPT_GENERATIONS))
+    folder = local_path(locate_folder(root, _GENERATION_FOLDER))
     stems = {name.removesuffix(".json") for name in os.listdir(folder) if name.endswith(".json")}
     others = sorted(filter(_ID.fullmatch, stems - {generation.id for generation in kept}))
-    held = {each for each in others if is_locked(os.path.join(folder, f"{each}.json"), by_readers=True)}
-    named = {path for generation in (*kept, *(_load_known(root, each) for each in held)) for path in generation.files()}
-    for each in others:
-        # Locked while it is removed: a reader that asks for it now is told that it is not kept.
-        lock = None if each in held else try_lock_file(os.path.join(folder, f"{each}.json"), create=False)
-        if lock is not None:
-            with lock:
-                removed += sum(_unlink(_path(root, path)) for path in _files_of(root, each) - named)
-                removed += _unlink(os.path.join(folder, f"{each}.json"))
+    with contextlib.ExitStack() as locks:
+        # Locked until it is removed: a reader that asks for it now is told that it is not kept.
+        free = [each for each in others[:_MAX_REMOVED_GENERATIONS] if _lock_document(folder, each, locks)]
+        held = [_load_known(root, each) for each in sorted(set(others) - set(free))]
+        named = {path for generation in (*kept, *held) for path in generation.files()}
+        removed = _remove_partial_documents(os.path.dirname(folder)) + _remove_partial_documents(folder)
+        for each in free:
+            files = _files_of(root, each) - named
+            if _unlink(os.path.join(folder, f"{each}.json")):  # before its files: a kept document has all of them
+                removed += 1 + sum(_unlink(_path(root, path)) for path in files)
+            else:
+                named |= files
     _remove_ended_writers(root, kept)
-    return removed + _sweep_index(root, named)
+    return removed + _sweep_index(root, newest, named)
+
+
+def _lock_document(folder: str, generation_id: str, locks: contextlib.ExitStack) -> bool:
+    """Lock the document of a generation until the stack is closed; False where others hold it."""
+    try:
+        lock = try_lock_file(os.path.join(folder, f"{generation_id}.json"), create=False)
+    except StoreError:  # it may not be opened by us
+        return False
+    if lock is not None:
+        locks.enter_context(lock)
+    return lock is not None
 
 
 def _remove_partial_documents(folder: str) -> int:
@@ -535,15 +563,17 @@ def _files_of(root: str, generation_id: str) -> set[str]:
 
 
 def _unlink(path: str) -> bool:
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+    """Remove a file; False if it is not there, or may not be removed."""
+    try:
         os.unlink(path)
-        return True
-    return False
+    except OSError:
+        return False
+    return True
 
 
-def _sweep_index(root: str, named: set[str]) -> int:
+def _sweep_index(root: str, newest: Generation, named: set[str]) -> int:
     """Remove what no generation names or ever named, unless somebody is writing such files."""
-    top = _path(root, SEGMENT_FOLDER)
+    top = local_path(locate_folder(root, SEGMENT_FOLDER))
     lock = try_lock_file(_path(root, _INDEX_LOCK))
     if lock is None:
         return 0
@@ -560,19 +590,28 @@ def _sweep_index(root: str, named: set[str]) -> int:
             if len(extra) == len(names):
                 with contextlib.suppress(OSError):
                     os.rmdir(folder)
-        _remove_headless_writers(root)
+        for writer in _writers_without_head(root, newest):
+            remove_folder(root, f"{WRITING_FOLDER}/{writer}")
     return removed
 
 
 def _writers(root: str) -> list[str]:
-    return [name for name in map(base_name, folders(locate(root, WRITING_FOLDER))) if _ID.fullmatch(name)]
+    return [name for name in map(base_name, folders(locate_folder(root, WRITING_FOLDER))) if _ID.fullmatch(name)]
 
 
-def _remove_headless_writers(root: str) -> None:
-    """Remove folders of writers that died before they had begun, or when they had ended."""
-    for writer in _writers(root):
-        if not os.path.exists(_path(root, f"{WRITING_FOLDER}/{writer}/head.json")):
-            remove_folder(root, f"{WRITING_FOLDER}/{writer}")
+def _writers_without_head(root: str, newest: Generation) -> list[str]:
+    """Return writers that died before they had begun, or when they had ended; not those whose tars are to be moved."""
+    moving = {moves.writer for moves in newest.pending}
+    return [writer for writer in _writers(root) if writer not in moving and not _has_head(root, writer)]
+
+
+def _has_head(root: str, writer: str) -> bool:
+    try:
+        url = join_url(locate(root, f"{WRITING_FOLDER}/{writer}"), "head.json")
+        store_for(url).info(url)
+    except ObjectNotFoundError:
+        return False
+    return True
 
 
 def _remove_ended_writers(root: str, kept: Sequence[Generation]) -> None:
@@ -589,36 +628,74 @@ def remove_folder(root: str, path: str) -> None:
     if not _is_local(root):
         _delete_all([info.url for info in store_for(url).list(url)])
     elif os.path.islink(local_path(url)):
-        os.unlink(local_path(url))
+        _unlink(local_path(url))
     else:
         shutil.rmtree(local_path(url), ignore_errors=True)  # it follows no links
 
 
 def _collect_by_age(root: str) -> int:
-    kept = _newest_chain(root)
-    if not kept:
+    """Collect what was not needed for a week, by the clock of the store: those of its clients may be wrong."""
+    newest = load_generation(root)
+    if newest is None:
         return 0
     store = store_for(root)
-    ids = {generation.id for generation in kept}
-    infos = sorted(store.list(locate(root, _GENERATION_FOLDER)), key=lambda info: info.modified or 0)
-    documents = [info for info in infos if _ID.fullmatch(_stem(info))]
-    young = [info for info in documents if _is_young(info)]
-    # The youngest of the old ones was still the newest a week ago.
-    recent = {_stem(info) for info in [*young, *[info for info in documents if not _is_young(info)][-1:]]} - ids
-    others = run_all([functools.partial(_load_known, root, each) for each in sorted(recent)])
-    named = {path for generation in (*kept, *others) for path in generation.files()}
-    extra = [info for info in infos if not _is_young(info) and _stem(info) not in ids | recent]
-    old = {path for info in extra if _ID.fullmatch(_stem(info)) for path in _files_of(root, _stem(info))} - named
+    documents, now = _list_documents(root)
+
+    def is_young(info: ObjectInfo | None) -> bool:
+        return info is None or info.modified is None or now is None or info.modified > now - _KEPT_AGE_S
+
+    by_id = {_stem(info): info for info in documents}
+    young = [each for each in by_id if _ID.fullmatch(each) and is_young(by_id[each])]
+    loaded = _load_all(root, young)
+    kept = []
+    for generation in _chain(root, newest, lambda root, each: loaded.get(each) or _load_known(root, each)):
+        kept.append(generation)
+        if len(kept) >= _KEPT_GENERATIONS and not is_young(by_id.get(generation.id)):
+            break  # its parent has not been the newest for a week
+    named = {path for generation in (*kept, *loaded.values()) for path in generation.files()}
+    kept_ids = {generation.id for generation in kept}
+    extra = [info for info in documents if not is_young(info) and _stem(info) not in kept_ids]
+    ids = filter(_ID.fullmatch, map(_stem, extra))
+    old = set().union(*run_all([functools.partial(_files_of, root, each) for each in ids])) - named
     known = named | old
     orphans = [
         info.url
-        for info in store.list(locate(root, SEGMENT_FOLDER))
-        if _is_of_segment(info, root) and relative_url(info.url, root) not in known and not _is_young(info)
+        for info in store.list(locate_folder(root, SEGMENT_FOLDER))
+        if _is_of_segment(info, root) and relative_url(info.url, root) not in known and not is_young(info)
     ]
-    removed = [*[locate(root, path) for path in sorted(old)], *orphans, *[info.url for info in extra]]
-    _delete_all(removed)
+    files = [*[locate(root, path) for path in sorted(old)], *orphans]
+    _delete_all([info.url for info in extra])  # before their files: a kept document has all of them
+    _delete_all(files)
     _remove_ended_writers(root, kept)
-    return len(removed)
+    for writer in _writers_without_head(root, newest):
+        if not any(is_young(info) for info in store.list(locate_folder(root, f"{WRITING_FOLDER}/{writer}"))):
+            remove_folder(root, f"{WRITING_FOLDER}/{writer}")
+    return len(files) + len(extra)
+
+
+def _list_documents(root: str) -> tuple[list[ObjectInfo], float | None]:
+    """Return what is in the folder of generations, and the time by the clock of the store."""
+    folder = locate_folder(root, _GENERATION_FOLDER)
+    probe, store = join_url(folder, f"{new_id()}.probe"), store_for(folder)
+    store.write_all(probe, b"probe")
+    try:
+        infos = list(store.list(folder))
+    finally:
+        store.delete(probe)
+    times = [info.modified for info in infos if base_name(info.url) == base_name(probe)]
+    return [info for info in infos if base_name(info.url) != base_name(probe)], times[0] if times else None
+
+
+def _load_all(root: str, ids: Iterable[str]) -> dict[str, Generation]:
+    """Load generations in parallel, except those that are removed at this moment."""
+
+    def load(generation_id: str) -> Generation | None:
+        with contextlib.suppress(ObjectNotFoundError):
+            return load_kept_generation(root, generation_id)
+        return None
+
+    generations = run_all([functools.partial(load, each) for each in ids])
+    return {generation.id: generation for generation in generations if generation is not None}
 
 
 def _delete_all(urls: Iterable[str]) -> None:
@@ -633,7 +710,3 @@ def _stem(info: ObjectInfo) -> str:
 def _is_of_segment(info: ObjectInfo, root: str) -> bool:
     parts = relative_url(info.url, join_url(root, SEGMENT_FOLDER)).split("/")
     return len(parts) == 2 and _ID.fullmatch(parts[0]) is not None
-
-
-def _is_young(info: ObjectInfo) -> bool:
-    return info.modified is None or info.modified > time.time() - _KEPT_AGE_S
