@@ -1,7 +1,8 @@
 """Locks on local files: ``flock``, which the system releases when a process dies, however it dies.
 
 A lock belongs to the open file, so it must never be taken on a file that is replaced by a rename: whoever opens the new
-file would not see it.
+file would not see it. Processes that were forked while it was held have that open file, too: if the one that locked it
+dies, the lock stays until they have ended.
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ import contextlib
 import functools
 import os
 import time
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
 from shoal.errors import AccessDeniedError, ObjectNotFoundError, StoreError, StoreTimeoutError
 
-__all__ = ["FileLock", "is_locked", "lock_file", "try_lock_file"]
+__all__ = ["FileLock", "lock_file", "try_lock_file"]
 
 _TIMEOUT_S = 60.0
+_NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _MAX_PAUSE_S = 0.05
 _LOCK_OPTIONS = {
     "nfs": ("nolock", "local_lock=flock", "local_lock=all"),
@@ -32,6 +35,7 @@ class FileLock:
 
     def __init__(self, descriptor: int, *, is_real: bool) -> None:
         self._descriptor = descriptor
+        self._process = os.getpid()
         self.is_real = is_real
 
     @property
@@ -40,11 +44,14 @@ class FileLock:
         return os.fstat(self._descriptor).st_nlink == 0
 
     def close(self, *, in_children: bool = True) -> None:
-        """Release the lock; unless ``in_children``, processes that were forked while it was held keep it."""
+        """Release the lock; unless ``in_children``, processes that were forked while it was held keep it.
+
+        In such a process it stays locked for the others.
+        """
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor < 0:
             return
-        if in_children and self.is_real:
+        if in_children and self.is_real and self._process == os.getpid():
             with contextlib.suppress(OSError):
                 _flock(descriptor, "unlock")
         os.close(descriptor)
@@ -62,9 +69,9 @@ class FileLock:
             os.close(self._descriptor)
 
 
-def lock_file(path: str, *, shared: bool = False) -> FileLock:
-    """Lock a file, which is created, and wait for others. Raises StoreTimeoutError after a minute."""
-    deadline, pause = time.monotonic() + _TIMEOUT_S, 0.001
+def lock_file(path: str, *, shared: bool = False, timeout_s: float = _TIMEOUT_S) -> FileLock:
+    """Lock a file, which is created, and wait for others. Raises StoreTimeoutError, by default after a minute."""
+    deadline, pause = time.monotonic() + timeout_s, 0.001
     while (lock := try_lock_file(path, shared=shared)) is None:
         if time.monotonic() > deadline:
             raise StoreTimeoutError(
@@ -78,7 +85,10 @@ def lock_file(path: str, *, shared: bool = False) -> FileLock:
 
 
 def try_lock_file(path: str, *, shared: bool = False, create: bool = True) -> FileLock | None:
-    """Lock a file; None where others hold it. Without ``create`` it must exist. Raises StoreError."""
+    """Lock a file; None where others hold it. Without ``create`` it must exist. Raises StoreError.
+
+    A file that may have to be created is never a symbolic link: it would be created somewhere else.
+    """
     descriptor = _open(path, create=create)
     try:
         is_locked = _flock(descriptor, "shared" if shared else "alone")
@@ -91,27 +101,19 @@ def try_lock_file(path: str, *, shared: bool = False, create: bool = True) -> Fi
     return FileLock(descriptor, is_real=is_locked is True)
 
 
-def is_locked(path: str, *, by_readers: bool = False) -> bool:
-    """Whether somebody holds a file alone, or ``by_readers`` in any way; not where it does not exist."""
-    try:
-        lock = try_lock_file(path, shared=not by_readers, create=False)
-    except ObjectNotFoundError:
-        return False
-    if lock is not None:
-        lock.close()
-    return lock is None
-
-
 def _open(path: str, *, create: bool) -> int:
-    flags = os.O_CREAT if create else 0
     try:
         if create:
             os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        no_follow = _NO_FOLLOW if create else 0
         try:
-            return os.open(path, os.O_RDWR | flags, 0o666)
-        except OSError:  # on a local disk a lock needs no permission to write; on NFS it does
-            return os.open(path, os.O_RDONLY)
-    except FileNotFoundError as error:
+            return os.open(path, os.O_RDWR | no_follow | (os.O_CREAT if create else 0), 0o666)
+        except OSError as error:
+            try:  # on a local disk a lock needs no permission to write; on NFS it does
+                return os.open(path, os.O_RDONLY | no_follow)
+            except FileNotFoundError:
+                raise error from None
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise ObjectNotFoundError("File not found", found=path) from error
     except PermissionError as error:
         raise AccessDeniedError("Permission denied", found=path) from error
@@ -138,11 +140,17 @@ def _flock(descriptor: int, operation: str) -> bool | None:
 @functools.lru_cache(maxsize=64)
 def _is_local_only(device: int) -> bool:
     """Whether other machines that mount this file system do not see its locks."""
-    number = f"{os.major(device)}:{os.minor(device)}"
     with contextlib.suppress(OSError), open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:
-        for line in mounts:
-            mount, _, system = line.partition(" - ")
-            if mount.split(" ")[2] == number:
-                kind, _, options = system.strip().split(" ", 2)
-                return not set(_LOCK_OPTIONS.get(kind, ())).isdisjoint(options.split(","))
+        return f"{os.major(device)}:{os.minor(device)}" in _devices_without_locks(mounts)
     return False
+
+
+def _devices_without_locks(mounts: Iterable[str]) -> set[str]:
+    """Return the devices in lines of ``/proc/self/mountinfo`` that are mounted with local locks only."""
+    devices = set()
+    for line in mounts:
+        mount, _, system = line.partition(" - ")
+        kind, *_, options = system.strip().split(" ")
+        if not set(_LOCK_OPTIONS.get(kind, ())).isdisjoint(options.split(",")):
+            devices.add(mount.split(" ")[2])
+    return devices
