@@ -17,7 +17,7 @@ import os
 import re
 import socket
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import lru_cache, partial
@@ -28,7 +28,15 @@ from typing import Any, Literal, Self
 import msgspec
 
 from shoal._crc32 import crc32
-from shoal.errors import ManifestError, ObjectExistsError, ObjectNotFoundError, ShardIndexError, StoreError, WriteError
+from shoal.errors import (
+    ManifestError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    ShardIndexError,
+    StoreError,
+    StoreTimeoutError,
+    WriteError,
+)
 from shoal.store._base import UpdatingStore
 from shoal.store._concurrency import run_all
 from shoal.store._operations import folders
@@ -41,6 +49,7 @@ from ._commit import (
     commit,
     is_committed,
     load_generation,
+    locate_folder,
     lock_dataset,
     protect_new_files,
     read_optional,
@@ -77,6 +86,8 @@ _ROWS_NAME = re.compile(r"rows-(\d{8})")
 _NOTE_NAME = re.compile(r"name-[0-9a-f]{16}")
 _PARTIAL_TAR = re.compile(r"\.(.+)\.[0-9a-f]{16}\.partial", re.DOTALL)
 _WORK = ("kind", "pattern", "split", "options", "staged")
+_LOCK_TIMEOUT_S = 1.0
+"""Readers that look whether a writer is alive hold its lock for an instant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +108,7 @@ class WriteHead:
     pid: int = 0
     """0 where the process let go of the write."""
     process: str = ""
-    """Tells apart two processes that have the same pid one after the other; empty where that is not known."""
+    """Tells apart processes that have the same pid, one after the other or on machines of one name; may be empty."""
     user: str = ""
     since: str = ""
     """The UTC time at which it began, in ISO 8601. This and who writes is filled in when it begins."""
@@ -117,7 +128,7 @@ class UnfinishedWrite:
     shards: tuple[ShardRecord, ...]
     """Those that are finished, in the order of their numbers."""
     is_alive: bool | None
-    """None where that cannot be known: it runs on another machine, and the folder is in an object store."""
+    """None where that cannot be known: it ran on another machine, or before a reboot, and there are no locks."""
 
 
 class Writing:
@@ -129,6 +140,7 @@ class Writing:
 
     def __init__(self, root: str, writer: str, head: WriteHead) -> None:
         self.root, self.id, self.head = root, writer, head
+        self._process = os.getpid()
         self._lock: FileLock | None = None
         self._protection = contextlib.ExitStack()
         self._next_number: int | None = None
@@ -147,54 +159,74 @@ class Writing:
 
         So are the tars that it finished under their final names, if ``is_named`` tells which paths the dataset names:
         others may have made them part of it. Raises ObjectExistsError, which names the writer, where one that is alive
-        has the same pattern or split, unless both only append. Raises StoreError where only ``exclusive=True`` allows
-        to write.
+        has the same pattern or split, unless both only append. Where there are no locks, so does one of another
+        machine, unless ``exclusive`` says that nobody else writes; of two that begin at the same time both may be
+        refused. Raises StoreError where only ``exclusive=True`` allows to write.
         """
         with contextlib.ExitStack() as stack:
             stack.enter_context(protect_new_files(root, exclusive=exclusive))
             with lock_dataset(root):
                 writes = _writes(root)
                 for write in writes:
-                    _refuse_conflict(root, write, head)
+                    _refuse_conflict(root, write, head, exclusive=exclusive)
                 for write in writes:
-                    if write.head.pattern == head.pattern and write.is_alive is not True:
+                    is_dead = write.is_alive is False or (write.is_alive is None and exclusive)
+                    if write.head.pattern == head.pattern and is_dead:
                         _discard_dead(root, write, is_named)
                 writing = cls(root, new_id(), _signed(head))
-                writing._start(stack.pop_all())
+                writing._start(stack.pop_all(), is_new=True, exclusive=exclusive)
                 return writing
 
     @classmethod
     def resume(cls, root: str, head: WriteHead, *, exclusive: bool = False) -> Self:
-        """Go on with the write of the same pattern that died; begin where there is none.
+        """Go on with a write of the same pattern that died; begin where there is none.
 
-        Raises WriteError where it was asked something else, and otherwise as `begin`.
+        One of another machine counts as dead where there are no locks. Raises WriteError where none was asked the same,
+        and otherwise as `begin`.
         """
         with contextlib.ExitStack() as stack:
             stack.enter_context(protect_new_files(root, exclusive=exclusive))
             with lock_dataset(root):
-                writes = _writes(root)
-                for write in writes:
-                    _refuse_conflict(root, write, head)
-                dead = [write for write in writes if write.head.pattern == head.pattern and write.is_alive is not True]
-                if dead:
-                    _check_same_work(root, dead[0].head, head)
-                    _remove_partial_tars(root, dead[0].id)
-                writing = cls(root, dead[0].id if dead else new_id(), _signed(head))
-                writing._start(stack.pop_all())
+                dead = []
+                for write in _writes(root):
+                    if write.is_alive is not True and write.head.pattern == head.pattern:
+                        dead.append(write)
+                    else:
+                        _refuse_conflict(root, write, head, exclusive=exclusive)
+                writer = _choose(root, dead, head)
+                if writer is not None:
+                    _remove_partial_tars(root, writer)
+                writing = cls(root, writer or new_id(), _signed(head))
+                writing._start(stack.pop_all(), is_new=writer is None, exclusive=exclusive)
                 return writing
 
-    def _start(self, protection: contextlib.ExitStack) -> None:
+    def _start(self, protection: contextlib.ExitStack, *, is_new: bool, exclusive: bool) -> None:
         """Take the folder. The caller holds the lock of the dataset, so nobody else takes it now."""
         self._protection = protection
+        _OPEN[self.id] = self
         try:
             if scheme_of(self.root) == "file":
-                self._lock = lock_file(local_path(self._url("lock")))
+                self._lock = lock_file(local_path(self._url("lock")), timeout_s=_LOCK_TIMEOUT_S)
             self._write_head(self.head)
+            if self._lock is None:
+                self._refuse_race(is_new=is_new, exclusive=exclusive)
         except BaseException:
             self._state = "discarded"
             self.close()
             raise
-        _OPEN[self.id] = self
+
+    def _refuse_race(self, *, is_new: bool, exclusive: bool) -> None:
+        """Withdraw, and raise ObjectExistsError, if another writer has begun since the caller looked."""
+        try:
+            for write in _writes(self.root):
+                if write.id != self.id:
+                    _refuse_conflict(self.root, write, self.head, exclusive=exclusive)
+        except ObjectExistsError:
+            if is_new:
+                _discard_folder(self.root, self.id)
+            else:
+                self._write_head(replace(self.head, pid=0))
+            raise
 
     def _write_head(self, head: WriteHead) -> None:
         write_document(self._url("head.json"), encode_document(msgspec.to_builtins(head)))
@@ -209,12 +241,12 @@ class Writing:
     @property
     def folder(self) -> str:
         """The URL of its folder."""
-        return locate(self.root, self._path)
+        return locate_folder(self.root, self._path)
 
     @property
     def staging(self) -> str:
         """The URL of the folder for new tars that will replace others; a tar has the same path in it as in the end."""
-        return self._url("staging")
+        return locate_folder(self.root, f"{self._path}/staging")
 
     def rows_url(self, number: int) -> str:
         """Return where the rows file of a shard belongs, given its number in this write; any process may write it."""
@@ -239,33 +271,58 @@ class Writing:
     def reserve(self, path: str) -> bool:
         """Create an empty tar of this path, so that no other writer takes its name; False where there is something.
 
-        A tar that was reserved and never written vanishes with the write.
+        It is also True for a path that this write has reserved before it was interrupted. What has the path vanishes
+        with the write, unless a generation names it. Raises ManifestError for a path that no tar can have.
         """
-        url, note = locate(self.root, path), self._url(f"name-{sha256(path.encode()).hexdigest()[:16]}")
-        write_document(note, encode_document({"path": path}))
-        is_reserved = _create(url, _empty_tar(self.id))
-        if not is_reserved:
-            store_for(note).delete(note)
+        url, note = _locate_tar(self.root, path), self._url(f"name-{sha256(path.encode()).hexdigest()[:16]}")
+        with lock_dataset(self.root):  # whoever discards a write sees no tar that is half reserved
+            before = read_optional(note)
+            if before is not None and _is_ours(self.id, decode_document(before, note), url):
+                is_reserved = True
+            else:
+                write_document(note, encode_document({"path": path}))
+                is_reserved = _size(url) < 0 and _create(url, _empty_tar(self.id))
+            if is_reserved:  # from now on all that has this path is from this write
+                write_document(note, encode_document({"path": path, "reserved": True}))
+            else:
+                store_for(note).delete(note)
         return is_reserved
 
     def discard(self) -> None:
-        """Remove the folder: what was written is committed, or given up. Tars with their final names stay."""
-        if self._state == "open":
-            self._state = "discarded"
-            _discard_folder(self.root, self.id)
-        self.close()
+        """Remove the folder: what was written is committed, or given up. Tars that were written stay.
+
+        Raises WriteError, and removes nothing, where its tars are not all moved to their places yet. In a process that
+        was forked meanwhile nothing happens: the write is its parent's.
+        """
+        if self._process != os.getpid():
+            return
+        try:
+            if self._state == "open":
+                newest = load_generation(self.root) or NO_GENERATION
+                if any(moves.writer == self.id for moves in newest.pending):
+                    raise WriteError("The tars of this write are not all moved to their places yet", shard=self.root)
+                _remove_reserved(self.root, self.id, None)
+                _discard_folder(self.root, self.id)
+                self._state = "discarded"
+        finally:
+            self.close()
         with contextlib.suppress(StoreError, ManifestError):  # the next commit collects
             collect_garbage(self.root)
 
     def close(self) -> None:
-        """Let go of the write; a folder that was not discarded can be resumed, in this process or another one."""
+        """Let go of the write; a folder that was not discarded can be resumed, in this process or another one.
+
+        In a process that was forked meanwhile nothing happens: the write is its parent's.
+        """
         state, self._state = self._state, "closed"
-        _OPEN.pop(self.id, None)
+        if self._process != os.getpid():
+            return
         try:
             # Nobody sees that a lock is free where there is none.
             if state == "open" and (self._lock is None or not self._lock.is_real):
                 self._write_head(replace(self.head, pid=0))
         finally:
+            _OPEN.pop(self.id, None)
             if self._lock is not None:
                 self._lock.close()
             self._protection.close()
@@ -345,32 +402,43 @@ def _read_record(url: str) -> ShardRecord | None:
         return None
 
 
-def _refuse_conflict(root: str, write: UnfinishedWrite, head: WriteHead) -> None:
-    other = write.head
+def _refuse_conflict(root: str, write: UnfinishedWrite, head: WriteHead, *, exclusive: bool) -> None:
+    other, is_known = write.head, write.is_alive is not None
     is_same = other.pattern == head.pattern or (other.split is not None and other.split == head.split)
-    if write.is_alive is not True or not is_same or {other.kind, head.kind} == {"append"}:
+    is_dead = write.is_alive is False or (not is_known and exclusive)
+    if is_dead or not is_same or {other.kind, head.kind} == {"append"}:
         return
     subject = f"Split {other.split!r}" if other.split is not None else "The dataset"
+    hint = "Wait until that writer has ended"
     raise ObjectExistsError(
-        f"{subject} is being written by another writer",
+        f"{subject} {'is' if is_known else 'may be'} being written by another writer",
         found=f"{other.pattern!r} by {other.writer}",
         shard=root,
-        hint="Wait until that writer has ended",
+        hint=hint if is_known else f"{hint}, or resume its write, or pass exclusive=True if nobody else writes",
     )
 
 
-def _check_same_work(root: str, before: WriteHead, now: WriteHead) -> None:
-    options = (_as_json(before.options), _as_json(now.options))
-    old, new = ({name: getattr(head, name) for name in _WORK} for head in (before, now))
-    if {**old, "options": options[0]} != {**new, "options": options[1]}:
-        changed = [name for name in _WORK if old[name] != new[name]]
+def _choose(root: str, dead: Sequence[UnfinishedWrite], head: WriteHead) -> str | None:
+    """Return the write to go on with: of those that were asked the same, rather one that is not committed yet."""
+    if not dead:
+        return None
+    newest, work = load_generation(root) or NO_GENERATION, _work_of(head)
+    same = [write for write in dead if _work_of(write.head) == work]
+    if not same:
+        before = _work_of(dead[0].head)
+        changed = [name for name in _WORK if before[name] != work[name]]
         raise WriteError(
             "The interrupted run was asked something else",
-            expected={name: old[name] for name in changed},
-            found={name: new[name] for name in changed},
-            shard=join_url(root, now.pattern),
+            expected={name: before[name] for name in changed},
+            found={name: work[name] for name in changed},
+            shard=join_url(root, head.pattern),
             hint="Resume with the same options, or start over",
         )
+    return min(same, key=lambda write: (is_committed(root, newest, write.id), write.head.since, write.id)).id
+
+
+def _work_of(head: WriteHead) -> dict[str, Any]:
+    return {**{name: getattr(head, name) for name in _WORK}, "options": _as_json(head.options)}
 
 
 def _as_json(options: dict[str, Any]) -> dict[str, Any]:
@@ -381,31 +449,35 @@ def _as_json(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _discard_dead(root: str, write: UnfinishedWrite, is_named: Callable[[str], bool] | None) -> None:
-    """Remove what a writer that died left, unless its write was committed: then its moves may be unfinished."""
-    if is_committed(root, load_generation(root) or NO_GENERATION, write.id):
+    """Remove what a writer that died left; of a write that was committed only its folder, when its moves are done."""
+    newest = load_generation(root) or NO_GENERATION
+    if any(moves.writer == write.id for moves in newest.pending):
         return
-    store = store_for(root)
-    _remove_partial_tars(root, write.id)
-    for url in _reserved_tars(root, write.id):
-        data = read_optional(url) if _size(url) <= len(_empty_tar(write.id)) else None
-        if data is not None and _empty_tar(write.id).startswith(data):
-            store.delete(url)
-    if is_named is not None and not write.head.staged:
-        for record in _finished(root, write.id).values():
-            if not is_named(record.path):
-                store.delete(locate(root, record.path, root))
+    if not is_committed(root, newest, write.id):
+        _remove_partial_tars(root, write.id)
+        _remove_reserved(root, write.id, is_named)
+        if is_named is not None and not write.head.staged:
+            for record in _finished(root, write.id).values():
+                if not is_named(record.path):
+                    store_for(root).delete(_locate_tar(root, record.path))
     _discard_folder(root, write.id)
 
 
-def _reserved_tars(root: str, writer: str) -> list[str]:
-    """Return the URLs of tars that a writer has reserved."""
+def _reserved_tars(root: str, writer: str) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield the note of each tar whose name a writer has reserved, and the URL of the tar."""
     store = store_for(root)
-    notes = [info.url for info in store.list(locate(root, f"{WRITING_FOLDER}/{writer}"), depth=1)]
-    return [
-        locate(root, str(decode_document(store.read_all(url), url).get("path")), url)
-        for url in notes
-        if _NOTE_NAME.fullmatch(base_name(url))
-    ]
+    for info in list(store.list(locate_folder(root, f"{WRITING_FOLDER}/{writer}"), depth=1)):
+        if _NOTE_NAME.fullmatch(base_name(info.url)):
+            note = decode_document(store.read_all(info.url), info.url)
+            yield note, _locate_tar(root, str(note.get("path")), info.url)
+
+
+def _remove_reserved(root: str, writer: str, is_named: Callable[[str], bool] | None) -> None:
+    """Remove tars whose names were reserved: all that ``is_named`` does not know, or without it only empty ones."""
+    for note, url in _reserved_tars(root, writer):
+        is_unnamed = is_named is not None and not is_named(str(note.get("path")))
+        if _is_ours(writer, note if is_unnamed else {}, url):
+            store_for(root).delete(url)
 
 
 def _remove_partial_tars(root: str, writer: str) -> None:
@@ -413,7 +485,7 @@ def _remove_partial_tars(root: str, writer: str) -> None:
     if scheme_of(root) != "file":
         return
     folders_of_tars: dict[str, set[str]] = {}
-    for url in _reserved_tars(root, writer):
+    for _, url in _reserved_tars(root, writer):
         folder, name = os.path.split(local_path(url))
         folders_of_tars.setdefault(folder, set()).add(name)
     for folder, names in folders_of_tars.items():
@@ -453,12 +525,17 @@ def _user() -> str:
 
 
 def _process(pid: int) -> str | None:
-    """Return what tells a process from another one with the same pid; None where that is not known."""
+    """Return what tells a process from any other: machine since its last start, namespace of pids, and start.
+
+    Empty for one that has died and was not waited for; None where nothing is known.
+    """
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as boot, open(f"/proc/{pid}/stat", "rb") as stat:
-            return f"{boot.read().strip()}:{int(stat.read().rpartition(b')')[2].split()[19])}"
+            status = stat.read().rpartition(b")")[2].split()
+            machine = f"{boot.read().strip()}:{os.readlink('/proc/self/ns/pid')}"
     except (OSError, ValueError, IndexError):
         return None
+    return "" if status[0] in b"ZX" else f"{machine}:{int(status[19])}"
 
 
 def _is_alive(root: str, writer: str, head: WriteHead) -> bool | None:
@@ -473,10 +550,13 @@ def _is_alive(root: str, writer: str, head: WriteHead) -> bool | None:
                     return False
     if writer in _OPEN:
         return True
-    if head.pid in (0, os.getpid()):
+    if head.pid == 0:
         return False
-    if head.host != socket.gethostname():
+    machine, ours = (process.rpartition(":")[0] for process in (head.process, _process(os.getpid()) or ""))
+    if head.host != socket.gethostname() or (machine and ours and machine != ours):
         return None
+    if head.pid == os.getpid():
+        return False
     return _is_running(head.pid) and _process(head.pid) in (head.process, None)
 
 
@@ -496,6 +576,22 @@ def _is_running(pid: int) -> bool:
 def _empty_tar(writer: str) -> bytes:
     """Return a tar without members, which says after its end who reserved its name."""
     return bytes(1024) + writer.encode().ljust(512, b"\0")
+
+
+def _is_ours(writer: str, note: dict[str, Any], url: str) -> bool:
+    """Whether what is at ``url`` is from this writer: by its note, or because it is the empty tar."""
+    if note.get("reserved") is True:
+        return True
+    empty = _empty_tar(writer)
+    data = read_optional(url) if 0 <= _size(url) <= len(empty) else None
+    return data is not None and empty.startswith(data)  # local files may be half-written
+
+
+def _locate_tar(root: str, path: str, url: str | None = None) -> str:
+    """As `locate`, for a tar. Raises ManifestError also for what is no place for one."""
+    if path.partition("/")[0].casefold() == ".shoal":
+        raise ManifestError("A path of a tar leads into the index", found=repr(path[:80]), shard=url or root)
+    return locate(root, path, url)
 
 
 class _ExistsError(Exception):
@@ -565,8 +661,8 @@ def stage_moves(writing: Writing, paths: Iterable[str], removed: Iterable[str] =
     root, moved = writing.root, list(dict.fromkeys(paths))
     gone = [path for path in dict.fromkeys(removed) if path not in set(moved)]
     store = store_for(root)
-    sizes = run_all([partial(store.info, locate(writing.staging, path, root)) for path in moved])
-    versions = run_all([partial(_version, locate(root, path, root)) for path in gone])
+    sizes = run_all([partial(store.info, _staged(root, writing.id, path)) for path in moved])
+    versions = run_all([partial(_version, _locate_tar(root, path)) for path in gone])
     moves = _Moves(
         {path: info.size for path, info in zip(moved, sizes, strict=True)},
         {path: version for path, version in zip(gone, versions, strict=True) if version is not None},
@@ -616,10 +712,15 @@ def staged_url(root: str, generation: Generation, path: str) -> str | None:
             is_moved = path in _load_moves(root, pending).moved
         except ObjectNotFoundError:  # they were finished since
             continue
-        url = locate(root, f"{WRITING_FOLDER}/{pending.writer}/staging/{path}") if is_moved else None
+        url = _staged(root, pending.writer, path) if is_moved else None
         if url is not None and _size(url) >= 0:
             return url
     return None
+
+
+def _staged(root: str, writer: str, path: str) -> str:
+    _locate_tar(root, path)
+    return locate(root, f"{WRITING_FOLDER}/{check_id(writer)}/staging/{path}")
 
 
 def _take_over(root: str, writer: str, writing: Writing | None, stack: contextlib.ExitStack) -> bool:
@@ -633,8 +734,9 @@ def _take_over(root: str, writer: str, writing: Writing | None, stack: contextli
     if _is_alive(root, writer, _decode_head(data, head_url)) is True:
         return False
     if scheme_of(root) == "file":
-        lock = try_lock_file(local_path(locate(root, f"{path}/lock")))
-        if lock is None:
+        try:
+            lock = lock_file(local_path(locate(root, f"{path}/lock")), timeout_s=_LOCK_TIMEOUT_S)
+        except StoreTimeoutError:
             return False
         stack.enter_context(lock)
     return True
@@ -652,15 +754,14 @@ def _load_moves(root: str, pending: PendingMoves) -> _Moves:
     except msgspec.ValidationError as error:
         raise ManifestError("The document is not one that shoal wrote", found=str(error), shard=url) from error
     for path in (*moves.moved, *moves.removed):
-        locate(root, path, url)
+        _locate_tar(root, path, url)
     return moves
 
 
 def _move_tars(root: str, pending: PendingMoves) -> None:
     """Move the tars; what an earlier call has moved or removed is left alone."""
-    staging = locate(root, f"{WRITING_FOLDER}/{pending.writer}/staging")
     moves = _load_moves(root, pending)
-    _each(root, [partial(_move_tar, root, staging, path, size) for path, size in moves.moved.items()])
+    _each(root, [partial(_move_tar, root, pending.writer, path, size) for path, size in moves.moved.items()])
     _each(root, [partial(_remove_tar, root, path, version) for path, version in moves.removed.items()])
 
 
@@ -672,8 +773,8 @@ def _each(root: str, works: Sequence[Callable[[], None]]) -> None:
         run_all(works)
 
 
-def _move_tar(root: str, staging: str, path: str, size: int) -> None:
-    source, target = locate(staging, path), locate(root, path)
+def _move_tar(root: str, writer: str, path: str, size: int) -> None:
+    source, target = _staged(root, writer, path), locate(root, path)
     try:
         store_for(source).move(source, target)
     except ObjectNotFoundError:
