@@ -54,9 +54,9 @@ def tell(line="ready"):
 
 def run_children(file, calls):
     """Run functions, each with its arguments, at the same time; return what they printed. All must succeed."""
-    children = []
-    for call in calls:
-        children.append(subprocess.Popen(_command(file, *call), env=_environment(), stdout=subprocess.PIPE, text=True))
+    children = [
+        subprocess.Popen(_command(file, *call), env=_environment(), stdout=subprocess.PIPE, text=True) for call in calls
+    ]
     outputs = [child.communicate()[0] for child in children]
     assert [child.returncode for child in children] == [0] * len(children)
     return outputs
