@@ -24,7 +24,7 @@ chose the quotes and line breaks. What else differs:
 | 003 | ``to_var_sample_dict`` | PLAID passes the split rather than a sample; both are taken |
 | 003 | documentation | docs/how-to/webdataset_backend.md and docs/tutorial/storage.md |
 | 004 s3dlio | ``from_generator(...)`` | ``output_signature`` by keyword; no ``args=[loader]``, as they become tensors |
-| 004 | MinIO | another S3 server (SeaweedFS) |
+| 004 | MinIO | another S3 server (SeaweedFS); the bucket of 10,000 objects is in memory |
 
 Where a block needs a server, it is a real one on 127.0.0.1.
 """
@@ -1536,9 +1536,13 @@ class TestSeed004Stage2:
         assert [number for batch in batches for number in batch.tolist()] == list(kind(20))
 
     def test_shuffle_and_seed_over_ten_thousand_objects(self):
+        for number in range(10_000):
+            shoal.store.put(f"memory://ten-thousand/{number:05d}.bin", number.to_bytes(2, "little"))
+        objects = shoal.dataset.RawDataset("memory://ten-thousand")
+
         def order(seed, **options):
-            loader = shoal.DataLoader(range(10_000), batch_size=100, shuffle=True, seed=seed, **options)
-            return [number for batch in loader for number in batch]
+            loader = shoal.DataLoader(objects, batch_size=100, shuffle=True, seed=seed, **options)
+            return [int.from_bytes(content, "little") for batch in loader for content in batch["bin"]]
 
         first = order(1)
         assert sorted(first) == list(range(10_000))
