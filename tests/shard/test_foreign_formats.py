@@ -935,9 +935,10 @@ def test_a_local_shard_in_a_far_json_stays_local(tmp_path):
 
 def test_a_shard_that_is_not_what_wids_says_is_refused(path):
     index = built(path)
-    check_wids(WidsShard(path, len(index), index.facts.size), index)
-    check_wids(WidsShard(path, len(index)), index)
+    samples, size = len(index), index.facts.size
+    check_wids(WidsShard(path, samples, size), samples, size)
+    check_wids(WidsShard(path, samples), samples, size)
     with pytest.raises(StaleIndexError, match="expected 7 samples, found 5"):
-        check_wids(WidsShard(path, 7), index)
+        check_wids(WidsShard(path, 7), samples, size)
     with pytest.raises(StaleIndexError, match="expected 9 bytes"):
-        check_wids(WidsShard(path, 5, 9), index)
+        check_wids(WidsShard(path, 5, 9), samples, size)

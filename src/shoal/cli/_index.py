@@ -9,16 +9,16 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from shoal.errors import ObjectNotFoundError, OptionError
+from shoal.errors import OptionError
 from shoal.shard._discovery import ShardList, locate_existing, tars_below
 from shoal.shard._foreign_formats import (
     WidsShard,
     check_wids,
+    dali_url,
     export_dali_idx,
     export_tar_idx,
     export_wids,
-    import_dali,
-    import_energon,
+    import_rows,
     import_wids,
 )
 from shoal.shard._index import save_index
@@ -30,7 +30,6 @@ from shoal.shard._shard_rows import ShardRows
 from shoal.shard._split_names import split_of
 from shoal.shard._stored_rows import cached_index_url, index_url
 from shoal.shard._table import ShardRef
-from shoal.store._base import ObjectReader
 from shoal.store._registry import store_for
 from shoal.store._url import join_url, parent_url, relative_url
 
@@ -115,7 +114,7 @@ def _locate(path: str, source: Loader | None) -> tuple[ShardList, Callable[[_Ind
         return locate_existing(path), lambda done: None
     listed = {shard.url: shard for shard in import_wids(path)}
     located = ShardList(tuple(ShardRef(url) for url in listed))
-    return located, lambda done: check_wids(listed[done.shard], done.index)
+    return located, lambda done: check_wids(listed[done.shard], len(done.index), done.index.facts.size)
 
 
 def _dataset_root(located: ShardList) -> str:
@@ -152,7 +151,7 @@ def _index_shard(
         if fitting is not None:
             return _IndexedShard(ref.url, "kept", fitting)
         if source in ("energon", "dali"):
-            index = _import_index(ref.url, reader, located, source)
+            index = import_rows(source, reader, rule, located.root)
         else:
             index = index_shard(reader, rule)
     save_index(index, stored)
@@ -161,25 +160,6 @@ def _index_shard(
 
 def _rule(located: ShardList) -> KeyRule:
     return WEBDATASET_RULE if located.manifest is None else located.manifest.rule
-
-
-def _import_index(url: str, reader: ObjectReader, located: ShardList, source: Literal["energon", "dali"]) -> ShardRows:
-    if source == "dali":
-        return import_dali(_dali_url(url), url, reader, _rule(located))
-    beside, database = f"{url}.idx", join_url(located.root or parent_url(url), ".nv-meta", "index.sqlite")
-    return import_energon(beside if _exists(beside) else database, url, reader, _rule(located))
-
-
-def _dali_url(url: str) -> str:
-    return f"{url.removesuffix('.tar')}.idx"
-
-
-def _exists(url: str) -> bool:
-    try:
-        store_for(url).info(url)
-    except ObjectNotFoundError:
-        return False
-    return True
 
 
 def _write_manifest(root: str, shards: list[_IndexedShard]) -> str | None:
@@ -205,7 +185,7 @@ def _export(loader: Loader, shards: list[_IndexedShard]) -> list[str]:
         return _export_wids(shards)
     written = []
     for each in shards:
-        url = _dali_url(each.shard) if loader == "dali" else f"{each.shard}.idx"
+        url = dali_url(each.shard) if loader == "dali" else f"{each.shard}.idx"
         if loader == "dali":
             export_dali_idx(each.index, url)
         else:

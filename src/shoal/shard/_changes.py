@@ -332,16 +332,23 @@ def append_rows(
     writer: str | None = None,
     on_misfit: OnMisfit = "error",
     exclusive: bool = False,
+    check: Callable[[Generation], None] | None = None,
 ) -> Generation:
     """Add rows behind those of each split, in one commit. A split that is new comes last. Return the new generation.
 
     ``metadata`` is joined with that of the dataset, and ``schema`` as `join_schemas` does it; ``rule`` must be the key
     rule of the dataset, if that has one. A ``writer`` whose write was committed before is not committed again. Raises
     SchemaMismatchError, and changes nothing, where values do not fit the type of their column;
-    ``on_misfit="omit"`` leaves such columns out, which then cannot be queried. Raises what `finish` and `commit` raise.
+    ``on_misfit="omit"`` leaves such columns out, which then cannot be queried. ``check`` gets the generation that the
+    rows are added to, and may raise. Raises what `finish` and `commit` raise.
     """
+
+    def check_parent(parent: Generation, _: Collection[str]) -> None:
+        if check is not None:
+            check(parent)
+
     description = _description(schema, metadata, rule)
-    return _append(root, splits, description, None, writer, on_misfit, exclusive=exclusive)
+    return _append(root, splits, description, check_parent, writer, on_misfit, exclusive=exclusive)
 
 
 def add_tars(

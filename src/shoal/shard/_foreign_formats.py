@@ -19,7 +19,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 from urllib.parse import quote
 
 import msgspec
@@ -30,6 +30,7 @@ from shoal._crc32 import crc32
 from shoal._typing import IntArray
 from shoal.errors import ShardIndexError, StaleIndexError, WriteError
 from shoal.store._base import ObjectReader
+from shoal.store._operations import exists
 from shoal.store._registry import store_for
 from shoal.store._url import join_url, local_path, parent_url, relative_url, scheme_of
 
@@ -40,15 +41,21 @@ from ._shard_rows import ShardRows
 from ._tar_header import BLOCK
 
 __all__ = [
+    "Loader",
     "WidsShard",
     "check_wids",
+    "dali_url",
     "export_dali_idx",
     "export_tar_idx",
     "export_wids",
     "import_dali",
     "import_energon",
+    "import_rows",
     "import_wids",
 ]
+
+Loader = Literal["energon", "dali"]
+"""Loaders whose indexes know the members of a tar, or where its samples are."""
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 _Offset = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
@@ -56,6 +63,24 @@ _Offset = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 
 _KIND = "wids-shard-index-v1"
 _VERSION = 1
+
+
+def import_rows(loader: Loader, reader: ObjectReader, rule: KeyRule, root: str | None = None) -> ShardRows:
+    """The index of an open shard from that of another loader, where that loader keeps it.
+
+    Energon's is beside the shard, else below ``root``, the folder of the dataset. Raises as `import_energon` and
+    `import_dali`.
+    """
+    url = reader.info.url
+    if loader == "dali":
+        return import_dali(dali_url(url), url, reader, rule)
+    beside, database = f"{url}.idx", join_url(root or parent_url(url), ".nv-meta", "index.sqlite")
+    return import_energon(beside if exists(beside) else database, url, reader, rule)
+
+
+def dali_url(url: str) -> str:
+    """Where DALI's index of a shard is kept."""
+    return f"{url.removesuffix('.tar')}.idx"
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,9 +200,9 @@ def _split_root(url: str) -> tuple[str, str]:
     return f"{scheme}://{host}/", f"/{path}"
 
 
-def check_wids(shard: WidsShard, index: ShardRows) -> None:
+def check_wids(shard: WidsShard, samples: int, size: int) -> None:
     """Raise StaleIndexError when a shard, by its own index, is not what the wids index says of it."""
-    facts = (("bytes", shard.filesize, index.facts.size), ("samples", shard.nsamples, len(index)))
+    facts = (("bytes", shard.filesize, size), ("samples", shard.nsamples, samples))
     for what, stated, found in facts:
         if stated is not None and stated != found:
             problem, expected = "the shard is not what the wids index says", f"{stated} {what}"

@@ -391,6 +391,11 @@ class RowsFile:
         return self._head.record
 
     @property
+    def digest(self) -> bytes:
+        """The digest of the shard, as `shard_digest` computes it."""
+        return bytes.fromhex(self._head.digest)
+
+    @property
     def summary(self) -> RowsSummary:
         """Of its rows, without reading them."""
         head = self._head
@@ -411,7 +416,7 @@ class RowsFile:
         """Yield all rows as one batch."""
         rows = self.rows()
         record = self._head.record
-        yield _batch(record.path, rows, record.sha256, bytes.fromhex(self._head.digest))
+        yield _batch(record.path, rows, record.sha256, self.digest)
 
     def rows(self) -> ShardRows:
         """Return the index of the shard."""

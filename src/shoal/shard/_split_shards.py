@@ -13,12 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shoal._typing import IntArray
-from shoal.errors import PositionError, ShardIndexError
+from shoal.errors import OptionError, PositionError, ShardIndexError
 from shoal.store._concurrency import run_all
 from shoal.store._registry import is_remote
 from shoal.store._url import join_url
 
-from ._arrow_arrays import as_arrow, as_numpy
+from ._arrow_arrays import as_arrow, as_numpy, text_array
+from ._generation import locate
 from ._layout import BLOCKS, SEGMENT_FOLDER, SHARDS, IndexFile, Segment
 from ._parquet_files import ParquetFile
 from ._records import OpenFiles
@@ -74,10 +75,15 @@ class SplitShards:
 
     Arrays over all shards are made when the first is needed. Until a segment is read, its shards seem to begin at its
     first row, so the arrays are sorted at any time and one search is right for rows of segments that were read.
+
+    Paths of shards are relative to the root. ``urls``, one for each shard, take the place of paths where tars are those
+    that the caller named: only paths come from files.
     """
 
-    def __init__(self, root: str, segments: Sequence[Segment], open_files: OpenFiles) -> None:
-        self._root, self._segments, self._open_files = root, segments, open_files
+    def __init__(
+        self, root: str, segments: Sequence[Segment], open_files: OpenFiles, urls: Sequence[str] | None = None
+    ) -> None:
+        self._root, self._segments, self._open_files, self._urls = root, segments, open_files, urls
         self.row_edges: IntArray = np.cumsum([0, *(segment.rows for segment in segments)], dtype=np.int64)
         """The first row of each segment, and the number of all rows."""
         self.row_edge_list: list[int] = self.row_edges.tolist()
@@ -86,6 +92,8 @@ class SplitShards:
         self._known: dict[int, _SegmentShards] = {}
         self._first_rows = self._limits = np.empty(0, np.int64)
         self._lock = threading.Lock()
+        if urls is not None and len(urls) != len(self):
+            raise OptionError("urls must have one for each shard", expected=len(self), found=len(urls))
 
     def __len__(self) -> int:
         return self.edges[-1]
@@ -156,9 +164,16 @@ class SplitShards:
     def path(self, number: int) -> str:
         """Return the path of one shard."""
         segment = self.segment_of_shard(number)
+        if self._urls is not None:
+            return self._urls[number]
         self.load([segment])
         path: str = self._known[segment].paths[number - self.edges[segment]].as_py()
         return path
+
+    def url(self, number: int) -> str:
+        """Return where one shard is. Raises ManifestError where its path leads out of the dataset."""
+        path = self.path(number)
+        return path if self._urls is not None else locate(self._root, path)
 
     def block_edges(self, segment: int) -> IntArray:
         """Return the first block of each shard of a segment, and the number of all its blocks."""
@@ -208,6 +223,9 @@ class SplitShards:
         schema = pa.schema([SHARD_COLUMNS.field(name) for name in columns])
         if table.num_rows != file.records or table.schema.types != schema.types:
             raise damaged_file("the columns of its shards are not what they must be", self._url(segment))
+        if self._urls is not None and "path" in columns:
+            urls = text_array(list(self._urls[self.edges[segment] : self.edges[segment + 1]]))
+            table = table.set_column(table.column_names.index("path"), SHARD_COLUMNS.field("path"), urls)
         return table.combine_chunks()
 
     def _add(self, segment: int, table: pa.Table) -> None:

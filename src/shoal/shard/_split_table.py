@@ -35,14 +35,18 @@ __all__ = ["RecordKeys", "RowExtents", "RowMembers", "SegmentRows", "ShardInfo",
 class SplitTable:
     """The index of one split. Thread-safe. Rows and shards are counted from its first one; deleted rows count too.
 
+    ``urls`` are the shards where they are not below ``root``: of a list of tars, whose index is in the user's cache.
+
     Raises ShardIndexError where a file of the index is damaged, and errors of the store where it cannot be read.
     """
 
-    def __init__(self, root: str, segments: Sequence[Segment], open_files: OpenFiles) -> None:
+    def __init__(
+        self, root: str, segments: Sequence[Segment], open_files: OpenFiles, urls: Sequence[str] | None = None
+    ) -> None:
         self.root = root
         self.segments = tuple(segments)
         self._open_files = open_files
-        self._shards = SplitShards(root, self.segments, open_files)
+        self._shards = SplitShards(root, self.segments, open_files, urls)
         self._members = SplitMembers(root, self.segments, open_files, self._shards)
         self._columns = SplitColumns(root, self.segments, open_files, self._shards)
 
@@ -83,8 +87,12 @@ class SplitTable:
         return self._shards.info(number)
 
     def shard_path(self, number: int) -> str:
-        """Return the path of one shard. Raises PositionError."""
+        """Return the path of one shard, or its URL where those were given. Raises PositionError."""
         return self._shards.path(number)
+
+    def shard_url(self, number: int) -> str:
+        """Return where one shard is. Raises PositionError, and ManifestError where its path leads out of the root."""
+        return self._shards.url(number)
 
     def shards(self) -> pa.Table:
         """Return all that is known of all shards, as `SHARD_COLUMNS`."""

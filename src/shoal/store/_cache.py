@@ -7,10 +7,11 @@
         claim-<chunk>    a process is fetching this chunk; contains that process
         whole            every chunk is complete; contains the boot id when that was found
 
-Beside it are files that were made of objects: <cache>/unpacked, index, offsets and atmosphere. All of them count
-towards ``cache_bytes``, and the least recently used of all leave. A process reserves the bytes of a chunk before it
-writes them, and checks the total before it has added more than a 64th of the limit. So the limit holds for any number
-of threads, and for several processes as long as few write at the same time.
+Beside it are files that were made of objects: <cache>/unpacked, index, offsets and atmosphere; and folders of files
+that belong together: <cache>/lists. All of them count towards ``cache_bytes``, and the least recently used of all
+leave. A process reserves the bytes of a chunk before it writes them, and checks the total before it has added more than
+a 64th of the limit. So the limit holds for any number of threads, and for several processes as long as few write at the
+same time.
 
 There are no locks. A chunk's bytes are written before its ``done`` file appears, by a rename; two processes that fetch
 the same chunk write the same bytes. A power cut may lose bytes of chunks that are marked as done, so a ``done`` file of
@@ -67,6 +68,8 @@ _MAX_WAIT_S = 30.0
 """How long to wait for another process's download before the chunk is fetched here too."""
 _POLL_S = 0.005, 0.1
 _FILE_FOLDERS = ("unpacked", "index", "offsets", "atmosphere")
+_GROUP_FOLDER = "lists"
+"""Its folders leave as a whole."""
 _MAX_UNCHECKED_BYTES = 64 << 20
 """The size of the cache is checked each time a process has added a 64th of the limit, but at most this many bytes."""
 _BLOCK_BYTES = 4096
@@ -704,7 +707,7 @@ def make_room(max_bytes: int, keep: str, root: str | None = None) -> None:
     ``keep`` is not removed.
     """
     folder = cache_dir() if root is None else root
-    entries = sorted([*_object_usages(folder), *_file_usages(folder)])
+    entries = sorted([*_object_usages(folder), *_file_usages(folder), *_group_usages(folder)])
     total = sum(size for _, size, _ in entries)
     if total <= max_bytes:
         return
@@ -737,6 +740,14 @@ def _file_usages(root: str) -> Generator[tuple[float, int, str]]:
                 yield stat.st_mtime, _disk_bytes(stat), entry.path
 
 
+def _group_usages(root: str) -> Generator[tuple[float, int, str]]:
+    """Last use, bytes on disk and path of each folder of files that belong together."""
+    for group in _scan(os.path.join(root, _GROUP_FOLDER)):
+        with contextlib.suppress(OSError):
+            paths = (os.path.join(folder, name) for folder, _, names in os.walk(group.path) for name in names)
+            yield group.stat().st_mtime, sum(_disk_bytes(os.stat(path)) for path in paths), group.path
+
+
 def _scan(folder: str) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
@@ -751,13 +762,13 @@ def _disk_bytes(stat: os.stat_result) -> int:
 
 
 def _discard(path: str) -> bool:
-    """Remove an object's folder or a file; one that is being written stays."""
-    if os.path.isdir(path):
-        return _remove(path)
+    """Remove a folder or a file; one that is being written stays."""
     with contextlib.suppress(OSError):
         is_partial = os.path.basename(path).startswith(".")
         if is_partial and time.time() - os.stat(path).st_mtime < _STALE_PARTIAL_S:
             return False
+        if os.path.isdir(path):
+            return _remove(path)
         os.unlink(path)
         return True
     return False
