@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import random
 import threading
 import time
@@ -15,7 +16,7 @@ from tests.store.settings import keys
 
 import shoal
 from shoal import store
-from shoal.errors import ObjectChangedError, StoreError, StoreTimeoutError
+from shoal.errors import ChecksumError, ObjectChangedError, StoreError, StoreTimeoutError
 from shoal.formats import webdataset
 from shoal.shard import ShardSource
 from shoal.store import configure, statistics, store_for
@@ -388,3 +389,62 @@ def test_samples_are_there_as_soon_as_their_bytes_are(s3, s3_endpoint, tmp_path)
         assert same([first, *found], shoal.Dataset(tmp_path))
         assert settled()
         assert proxy.was_told == [True] * SHARDS
+
+
+def served(http, folder, **options):
+    """The URLs of small shards of several blocks that a server has, and the path of each on it."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("shoal.shard._shard_file.BLOCK_BYTES", 20_000)
+        patched.setattr("shoal.shard._shard_file._COMPRESSED_BLOCK_BYTES", 20_000)
+        write(str(folder), size=1_000, count=120, **options)
+    for path in filter(pathlib.Path.is_file, folder.rglob("*")):
+        http.objects[f"/{path.relative_to(folder)}"] = path.read_bytes()
+    names = sorted(name for name in http.objects if "train-" in name and ".shoal" not in name)
+    return [http.url + name for name in names], names
+
+
+@pytest.mark.parametrize("options", [{}, {"compression": "zstd"}], ids=str)
+@pytest.mark.parametrize("fields", [None, ["json"], ["bin", "txt"]], ids=str)
+def test_the_store_counts_what_was_estimated(http, tmp_path, options, fields):
+    urls, _ = served(http, tmp_path, **options)
+    draw = np.random.default_rng(0)
+    for rows in ([5, 100, 50], range(30), range(10, 110), draw.permutation(120), draw.integers(0, 120, 60), [7]):
+        source = shoal.Dataset(urls, decode=False).source
+        assert isinstance(source, ShardSource)
+        shards = [source.shard(number) for number in range(SHARDS)]
+        cost = source.estimate(np.array(rows), fields)
+        _, done = difference(lambda source=source, rows=rows: source.columns(np.array(rows), fields))
+        assert (done.requests["GET"], done.bytes_read) == (cost.requests, cost.bytes)
+        assert len(shards) == SHARDS
+
+
+FIELDS = ["bin", "json", "txt"]
+WAYS = {
+    "stream": lambda opened, fields: list(opened(fields=fields)),
+    "column": lambda opened, fields: [list(opened().source.stream_column(name)) for name in fields or FIELDS],
+    "few": lambda opened, fields: opened().source.read(np.array([5, 100, 50]), fields),
+    "all": lambda opened, fields: opened().source.columns(np.random.default_rng(0).permutation(120), fields),
+    "run": lambda opened, fields: opened().source.read(np.arange(2, 90), fields),
+    "one": lambda opened, fields: opened().source.read(np.array([5]), fields),
+    "ordered": lambda opened, fields: list(shoal.DataLoader(opened(fields=fields), batch_size=16)),
+    "shuffled": lambda opened, fields: list(shoal.DataLoader(opened(fields=fields), batch_size=16, shuffle=True)),
+    "blocks": lambda opened, fields: list(opened(fields=fields, cache="blocks")),
+    "shards": lambda opened, fields: list(opened(fields=fields, cache="shards")),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_flipped_byte_of_a_remote_shard_is_found_by_every_way_to_read_it(http, tmp_path, way):
+    urls, names = served(http, tmp_path)
+    near = shoal.Dataset(str(tmp_path), decode=False).source
+    assert isinstance(near, ShardSource)
+    good = http.objects[names[0]]
+    for field, part in near.shard(0).index.fields.items():
+        offset, size = int(part.offset[5]), int(part.size[5])
+        for at in (0, size // 2, size - 1):
+            http.objects[names[0]] = good[: offset + at] + bytes([good[offset + at] ^ 4]) + good[offset + at + 1 :]
+            for fields in (None, [field]):
+                with pytest.raises(ChecksumError) as caught:
+                    WAYS[way](lambda **options: shoal.Dataset(urls, decode=False, **options), fields)
+                found = caught.value
+                assert (found.shard, found.key, found.field, found.offset) == (urls[0], "000005", field, offset)

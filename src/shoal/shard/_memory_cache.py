@@ -41,9 +41,9 @@ _EMPTY, _CLAIMED, _FULL, _DAMAGED = range(4)
 class ShardMemoryCache:
     """The bytes of shards in memory, filled as samples are read. Thread-safe.
 
-    A call reads a few of the blocks that are not there, which then stay; if it needs more of them, it reads its rows
-    from the store. So the first call does not wait for everything, and after about an epoch, or two if samples are
-    large, nothing is read any more. Memory is taken as it is filled, with verified bytes that never change after that.
+    A call reads what of its rows is not there: a few blocks as a whole, which then stay, the other rows by themselves.
+    So the first call does not wait for everything, and after about an epoch, or two if samples are large, nothing is
+    read any more. Memory is taken as it is filled. What was handed out may refer to it, and never changes.
     """
 
     def __init__(self, shards: Sequence[Shard]) -> None:
@@ -122,12 +122,13 @@ class ShardMemoryCache:
         return Extents(every.shards, numbers, own, *take_members(every, rows, fields), keys)
 
     def fetch(self, rows: IntArray, extents: Extents) -> Fetched:
-        """Return the bytes of these rows of the source, from memory if they are there. Raises TruncatedError."""
+        """Return the bytes of these rows of the source, verified. Raises ChecksumError and TruncatedError."""
         if self._rows_left > 0:
             self._rows_left -= len(rows)
-        elif self._is_full or self._fill(rows):
-            return self._at(extents)
-        return fetch(extents, plan_reads(extents))
+            return fetch(extents, plan_reads(extents))
+        if not self._is_full:
+            self._fill(rows, extents)
+        return self._at(extents)
 
     def column(self, field: str) -> BytesColumn | None:
         """Return a field of all rows; None if not everything was read yet."""
@@ -139,15 +140,21 @@ class ShardMemoryCache:
     def _at(self, extents: Extents) -> Fetched:
         return Fetched([cast(Buffer, self._image)], ONE_RANGE, -self._bases[extents.shard_numbers], verified=True)
 
-    def _fill(self, rows: IntArray) -> bool:
-        """Read some of the blocks that these rows are in; return whether all of them are in memory."""
+    def _fill(self, rows: IntArray, extents: Extents) -> None:
+        """Read what of these rows is not in memory. Only bytes that were verified are written to it."""
         blocks = self._block_of[rows]
         missing = self._states[blocks] != _FULL
         if not missing.any():
-            return True
+            return
         for block in self._claimed(blocks[missing]):
             self._fill_block(block)
-        return bool((self._states[blocks] == _FULL).all())
+        missing = (self._states[blocks] != _FULL).nonzero()[0]
+        if len(missing):
+            alone = extents.take(missing)
+            columns, bases = columns_of(alone, fetch(alone, plan_reads(alone))), self._bases[alone.shard_numbers]
+            for column, starts in zip(columns.values(), alone.starts + bases, strict=True):
+                for start, value in zip(starts.tolist(), column.views(), strict=True):
+                    self._view[start : start + len(value)] = value
 
     def _claimed(self, blocks: IntArray) -> Iterator[int]:
         """Yield some blocks that no thread reads yet: those that most rows are in."""

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from shoal._typing import IntArray
+from shoal.store._options import options_for
+from shoal.store._ranges import plan_ranges
 
 from ._extents import Extents
 
@@ -192,14 +194,19 @@ def join_ranges(ranges: Ranges, more: Iterable[tuple[int, int]]) -> Ranges:
 
 
 def estimate(plan: ReadPlan, extents: Extents) -> ReadCost:
-    """Return what a plan asks of the store. Of a compressed shard, each block that is touched counts once."""
+    """Return what a plan asks of the store. Of a compressed shard, each block that is touched counts once.
+
+    Object stores join ranges of one object into fewer requests.
+    """
     wanted = int((extents.stops - extents.starts).sum())
     requests = size = 0
     for number, shard in extents.shards.items():
         own = slice(None) if extents.shard_numbers is None else plan.shards == number
-        starts, stops = plan.starts[own], plan.stops[own]
-        stored = shard.stored_ranges(starts, stops)
-        requests, size = requests + len(stored[0]), size + int((stored[1] - stored[0]).sum())
+        starts, stops = (edges.tolist() for edges in shard.stored_ranges(plan.starts[own], plan.stops[own]))
+        if shard.far is not None and shard.index.facts.compression is None:
+            joined = plan_ranges(starts, stops, most=options_for(shard.url).part_size)
+            starts, stops = joined.starts, joined.stops
+        requests, size = requests + len(starts), size + sum(stops) - sum(starts)
     return ReadCost(requests, size, wanted)
 
 
