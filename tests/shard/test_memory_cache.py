@@ -239,6 +239,21 @@ def test_samples_that_lack_a_field(tmp_path: pathlib.Path) -> None:
 
 
 @shoal.packable
+class Text:
+    txt: str
+
+
+def test_a_shard_that_needs_more_fields_than_the_first(tmp_path: pathlib.Path) -> None:
+    """Where some samples lack a field, its value is in their JSON."""
+    with shoal.ShardWriter(str(tmp_path / "data" / "x-%03d.tar"), max_samples=20) as writer:
+        for number in range(60):
+            has_text = number < 20 or number % 2
+            writer.write({"json": {"txt": f"{number}"}, **({"txt": f"{number}"} if has_text else {})})
+    kept = DataLoader(shoal.Dataset[Text](str(tmp_path / "data")), batch_size=16, shuffle=True, seed=3)
+    assert sorted(int(text) for batch in kept for text in batch.txt) == list(range(60))
+
+
+@shoal.packable
 class Point:
     at: NDArray[np.float32]
     name: str

@@ -48,6 +48,8 @@ FieldSelector = Callable[[Mapping[str, bool]], Sequence[str] | None]
 _NO_DECODERS: Decoders = {}
 _MAX_SCALAR_ROWS = 8
 """Up to this many rows, reading one by one is faster than as arrays."""
+_ANYWHERE = -1
+"""In place of a shard's number."""
 _LEADING_ITEMS = 2  # key and URL, which come before the fields
 _HINT_NEIGHBOURS = 3
 _SHARDS_SHOWN, _KEYS_SHOWN = 8, 2000
@@ -120,6 +122,16 @@ class ShardSource:
         if number not in self._picked:
             self._picked[number] = self._pick(self.shard(number).presence)
         return self._picked[number]
+
+    def _wanted_anywhere(self, fields: Sequence[str] | None) -> Sequence[str] | None:
+        """Which fields are read of some shard where these are asked for."""
+        if fields is not None or self._pick is None:
+            return fields
+        if _ANYWHERE not in self._picked:
+            every = [self.wanted_fields(number, None) for number in range(len(self.shards))]
+            names = dict.fromkeys(name for wanted in every for name in wanted or ())
+            self._picked[_ANYWHERE] = None if None in every else tuple(names)
+        return self._picked[_ANYWHERE]
 
     def __len__(self) -> int:
         return len(self.index)
@@ -210,7 +222,7 @@ class ShardSource:
     def _fetch(self, rows: Rows, fields: Sequence[str] | None) -> tuple[Extents, Fetched]:
         if self._memory is not None:
             numbers = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
-            extents = self._memory.extents(numbers, self.wanted_fields(0, fields))
+            extents = self._memory.extents(numbers, self._wanted_anywhere(fields))
             return extents, self._memory.fetch(numbers, extents)
         extents, plan = self._plan(rows, fields)
         return extents, fetch(extents, plan)
