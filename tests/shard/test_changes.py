@@ -317,8 +317,23 @@ def test_what_does_not_fit_the_type_of_its_column_is_refused():
     assert "x" in table.left_out()
     with pytest.raises(FieldError, match="Cannot query column 'x'"):
         table.columns(["x"])
-    append_rows(root, {"train": [rows_of(shard(9))]})  # what was left out before does not matter to others
+    generation = append_rows(root, {"train": [rows_of(shard(9))]})  # what was left out before does not matter to others
     assert column_types(generation)["x"] == pa.int64()
+
+
+def test_segments_are_not_merged_if_a_column_were_lost(root):
+    def add(*sources):
+        append_rows(root, {"train": list(sources)}, on_misfit="omit")
+        generation = load_generation(root)
+        return [(segment.rows, segment.columns.get("x")) for segment in generation.segments]
+
+    assert add(misfit(1, pa.int64())) == [(2, "int64")]
+    assert add(misfit("t", pa.string())) == [(2, "int64"), (2, None)]
+    assert add(rows_of(shard(2, []), names=[])) == [(2, "int64"), (4, None)]  # it has no such column
+    assert add(rows_of(shard(9), shard(9))) == [(2, "int64"), (4, None), (18, "int64")]
+    with mock.patch.object(_changes, "_MAX_APART", 2):
+        assert add(misfit("t", pa.string())) == [(2, "int64"), (4, None), (18, "int64"), (2, None)]
+        assert add(rows_of(shard(9))) == [(2, "int64"), (4, None), (29, None)]
 
 
 def test_integers_fit_a_column_of_doubles():

@@ -36,7 +36,7 @@ from shoal.store._concurrency import run_all
 from shoal.store._registry import store_for
 from shoal.store._url import join_url
 
-from ._column_plan import ColumnPlan, plan_columns
+from ._column_plan import ColumnPlan, is_left_out, plan_columns
 from ._commit import commit, is_committed, load_generation
 from ._dataset_schema import check_schema_fits, join_schemas
 from ._generation import NO_GENERATION, Generation, Split, encode_document, locate, with_split
@@ -68,6 +68,8 @@ _Types = Mapping[str, pa.DataType]
 _NO_ROWS: IntArray = np.empty(0, np.int64)
 _MAX_FILE_SHARE = 0.75
 """Segments are merged if no file is expected to take more than this share of its limit."""
+_MAX_APART = 64
+"""Up to so many segments are not merged if one has a column that another one leaves out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +156,10 @@ class _NewFiles:
         """Remove what a generation does not list."""
         ids = {segment.id for segment in generation.segments}
         paths = generation.files().keys()
-        drop_segments(self._root, [segment for segment in self._segments.values() if segment.id not in ids])
         store = store_for(self._root)
         for path in self._deleted - paths:
             store.delete(join_url(self._root, path))
+        drop_segments(self._root, [segment for segment in self._segments.values() if segment.id not in ids])
         self._segments = {name: segment for name, segment in self._segments.items() if name in ids}
         self._deleted &= paths
 
@@ -249,13 +251,16 @@ class _NewRows:
 
     def segments(self, split: str, layout: RecordLayout | None, types: _Types) -> _Segments:
         """Return the segments of the rows of a split alone."""
-        sources = self.sources[split]
-        plan = plan_columns(sources, [source.summary for source in sources], types, "omit")
+        sources, plan = self.sources[split], self._plan(split, types)
         written = self._written.get(split)
         if written is None or written[:2] != (layout, plan):
             segments = self._files.write(sources, layout, types, self._deleted.get(split, _NO_ROWS))
             written = self._written[split] = (layout, plan, segments)
         return written[2]
+
+    def _plan(self, split: str, types: _Types) -> ColumnPlan:
+        sources = self.sources[split]
+        return plan_columns(sources, [source.summary for source in sources], types, "omit")
 
     def all_segments(self, parent: Generation) -> dict[str, _Segments]:
         """Return the segments of all splits where they replace those that a generation has."""
@@ -284,7 +289,8 @@ class _NewRows:
     def fold(self, root: str, split: str, before: _Segments, types: _Types) -> _Segments:
         """Return all segments of a split with the new rows, its last ones merged with them."""
         layout = before[0].layout if before else None
-        start = _fold_start(before, [source.summary for source in self.sources[split]])
+        summaries = [source.summary for source in self.sources[split]]
+        start = _fold_start(before, summaries, self._plan(split, types))
         if start == len(before):
             return (*before, *self.segments(split, layout, types))
         table = SplitTable(root, before[start:], OpenFiles())
@@ -293,22 +299,48 @@ class _NewRows:
         return (*before[:start], *merged)
 
 
-def _fold_start(segments: _Segments, summaries: Sequence[RowsSummary]) -> int:
+def _fold_start(segments: _Segments, summaries: Sequence[RowsSummary], plan: ColumnPlan) -> int:
     """Return the first of the last segments that are merged with new rows; their number where none is."""
     if not any(summary.shards for summary in summaries):
         return len(segments)
     rows, start = sum(summary.rows for summary in summaries), len(segments)
+    columns = _KnownColumns(_named(plan.types), plan.left_out, plan.complete)
     while start:
         last = segments[start - 1]
         largest = max((file.size for file in last.files), default=0)
+        own = _KnownColumns(_named(last.columns), last.left_out, last.complete)
         if (
             last.rows >= 2 * max(rows, 1)
             or last.rows + rows > MAX_SEGMENT_ROWS
             or largest * (last.rows + rows) > _MAX_FILE_SHARE * MAX_FILE_BYTES * max(last.rows, 1)
+            or (start <= _MAX_APART and (columns.hides(own) or own.hides(columns)))
         ):
             break
-        start, rows = start - 1, rows + last.rows
+        start, rows, columns = start - 1, rows + last.rows, columns.join(own)
     return start
+
+
+@dataclass(frozen=True, slots=True)
+class _KnownColumns:
+    """The columns of some rows that can be queried, null or not, and those that cannot."""
+
+    names: dict[str, bool]
+    """Whether each column has values."""
+    left_out: Mapping[str, str]
+    complete: bool
+
+    def hides(self, other: _KnownColumns) -> bool:
+        """Whether merging these rows with others loses a column that the others have."""
+        names = [name for name, has_values in other.names.items() if has_values]
+        return any(is_left_out(self.left_out, name) or not (self.complete or name in self.names) for name in names)
+
+    def join(self, other: _KnownColumns) -> _KnownColumns:
+        names = {**self.names, **{name: has or self.names.get(name, False) for name, has in other.names.items()}}
+        return _KnownColumns(names, {**self.left_out, **other.left_out}, self.complete and other.complete)
+
+
+def _named(types: Mapping[str, object]) -> dict[str, bool]:
+    return {name: str(kind) != "null" for name, kind in types.items()}
 
 
 def _by_segment(segments: Sequence[Segment], rows: IntArray) -> Iterator[tuple[Segment, IntArray]]:

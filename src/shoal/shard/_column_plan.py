@@ -13,7 +13,7 @@ from shoal.errors import SchemaMismatchError
 from ._layout import KEY_COLUMN, SHARD_COLUMN, UNREADABLE_COLUMN
 from ._rows_file import NESTED_REASON, RowSource, RowsSummary
 
-__all__ = ["ColumnPlan", "plan_columns"]
+__all__ = ["ColumnPlan", "is_left_out", "plan_columns"]
 
 _RESERVED_NAMES = (KEY_COLUMN, SHARD_COLUMN, UNREADABLE_COLUMN)
 
@@ -67,7 +67,7 @@ def plan_columns(
     reasons |= _inexact_columns(sources, summaries, types)
     for name, reason in reasons.items():
         types.pop(name, None)
-        if not _is_left_out(left_out, name):
+        if not is_left_out(left_out, name):
             left_out[name] = reason
     if on_misfit == "error":
         _refuse_misfits(expected, left_out, types)
@@ -101,14 +101,15 @@ def _missing_columns(
     for source, summary in zip(sources, summaries, strict=True):
         if not summary.complete or summary.left_out:
             for name in kinds.keys() - summary.columns.keys() - reasons.keys():
-                if _is_left_out(summary.left_out, name):
+                if is_left_out(summary.left_out, name):
                     reasons[name] = "it is left out in some shards"
                 elif not summary.complete:
                     reasons[name] = f"the index of {_first_path(source)} has only some of its columns"
     return reasons
 
 
-def _is_left_out(left_out: Mapping[str, str], name: str) -> bool:
+def is_left_out(left_out: Mapping[str, str], name: str) -> bool:
+    """Whether a column is left out, by its own name or with all columns below another one."""
     if name in left_out:
         return True
     ends = [at for at, character in enumerate(name) if character == "."]
@@ -148,7 +149,7 @@ def _refuse_misfits(
 ) -> None:
     """Raise SchemaMismatchError for a column of the dataset that would be left out."""
     for name, kind in expected.items():
-        if name not in types and _is_left_out(left_out, name):
+        if name not in types and is_left_out(left_out, name):
             ends = [at for at, character in enumerate(name) if character == "."]
             reason = next(left_out[part] for part in [name, *(name[:end] for end in ends)] if part in left_out)
             raise SchemaMismatchError(
