@@ -42,7 +42,7 @@ STAGES = {
         *["_journal", "_energon_splits", "_sequential", "_memory_cache"],
         *["_layout", "_generation", "_records", "_parquet_files", "_rows_file", "_column_plan", "_key_table"],
         *["_segment", "_split_shards", "_split_members", "_split_columns", "_segment_reader", "_split_table"],
-        *["_file_lock", "_commit", "_writing", "_changes", "_foreign_tars"],
+        *["_file_lock", "_commit", "_writing", "_new_segments", "_changes", "_foreign_tars"],
         *["_table", "_source", "_shuffle_window", "_discovery", "_folder_index", "_write_target", "_destination"],
         *["_writer", "_sharding_service", "_copy", "_verify"],
     ],

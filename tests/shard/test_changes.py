@@ -39,22 +39,21 @@ from shoal.errors import (
     SchemaMismatchError,
     WriteError,
 )
-from shoal.shard import _changes, _segment
+from shoal.shard import _new_segments, _segment
 from shoal.shard._changes import (
     add_tars,
     append_rows,
     change_metadata,
-    column_types,
     delete_rows,
     finish,
     replace_splits,
     restore_rows,
-    shard_paths,
 )
 from shoal.shard._commit import collect_garbage, is_committed, kept_generations, load_generation, load_kept_generation
 from shoal.shard._generation import NO_GENERATION, Generation, locate
 from shoal.shard._manifest import ShardRecord
 from shoal.shard._member_names import KeyRule
+from shoal.shard._new_segments import column_types, shard_paths
 from shoal.shard._records import OpenFiles
 from shoal.shard._rows_file import RowBatch, RowsFile, RowsSummary
 from shoal.shard._shard_rows import IndexMetadata, ShardRows
@@ -180,7 +179,7 @@ CHANGES = st.one_of(
 def test_changes_in_any_order_are_those_of_lists(changes, max_rows):
     root, model, generation = memory_root(), Model(), NO_GENERATION
     with ExitStack() as stack:
-        for module in (_segment, _changes):
+        for module in (_segment, _new_segments):
             stack.enter_context(mock.patch.object(module, "MAX_SEGMENT_ROWS", max_rows))
         for kind, where, detail, names in changes:
             before = generation
@@ -331,7 +330,7 @@ def test_segments_are_not_merged_if_a_column_were_lost(root):
     assert add(misfit("t", pa.string())) == [(2, "int64"), (2, None)]
     assert add(rows_of(shard(2, []), names=[])) == [(2, "int64"), (4, None)]  # it has no such column
     assert add(rows_of(shard(9), shard(9))) == [(2, "int64"), (4, None), (18, "int64")]
-    with mock.patch.object(_changes, "_MAX_APART", 2):
+    with mock.patch.object(_new_segments, "_MAX_APART", 2):
         assert add(misfit("t", pa.string())) == [(2, "int64"), (4, None), (18, "int64"), (2, None)]
         assert add(rows_of(shard(9))) == [(2, "int64"), (4, None), (29, None)]
 
@@ -501,14 +500,14 @@ def test_rows_that_an_append_moves_meanwhile_are_deleted(root, monkeypatch):
     model, first, second = Model(), shard(4), shard(5)
     lineage = append_rows(root, {"train": [rows_of(first)]}).lineage
     others = [lambda: append_rows(root, {"train": [rows_of(second)]})]
-    write_deleted = _changes.write_deleted
+    write_deleted = _new_segments.write_deleted
 
     def racing(*args):
         if others:
             others.pop()()
         return write_deleted(*args)
 
-    monkeypatch.setattr(_changes, "write_deleted", racing)
+    monkeypatch.setattr(_new_segments, "write_deleted", racing)
     result = delete_rows(root, {"train": np.array([3, 0])}, lineage=lineage)
     model.add("train", [first, second])
     model.deleted["train"] = {0, 3}
@@ -520,14 +519,14 @@ def test_rows_that_an_append_moves_meanwhile_are_deleted(root, monkeypatch):
 def test_a_delete_that_lost_to_a_replacement_is_refused(root, monkeypatch):
     lineage = append_rows(root, {"train": [rows_of(shard(4))]}).lineage
     others = [lambda: replace_all(root, {"train": [shard(4)]})]
-    write_deleted = _changes.write_deleted
+    write_deleted = _new_segments.write_deleted
 
     def racing(*args):
         if others:
             others.pop()()
         return write_deleted(*args)
 
-    monkeypatch.setattr(_changes, "write_deleted", racing)
+    monkeypatch.setattr(_new_segments, "write_deleted", racing)
     with pytest.raises(ObjectChangedError, match="The dataset was replaced"):
         delete_rows(root, {"train": np.array([3, 0])}, lineage=lineage)
     assert index_objects(root) == named_objects(root)

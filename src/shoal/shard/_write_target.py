@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from shoal.errors import ObjectExistsError, ObjectNotFoundError
 from shoal.store._url import join_url, relative_url
 
-from ._changes import shard_paths
 from ._commit import load_generation
 from ._discovery import tars_below
 from ._generation import NO_GENERATION, Generation
+from ._new_segments import shard_paths
 from ._writing import UnfinishedWrite, unfinished_writes
 
 __all__ = ["WriteTarget", "enumerate_names", "fits_pattern", "list_tars", "load_target", "paths_to_replace"]
