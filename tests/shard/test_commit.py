@@ -183,6 +183,7 @@ def test_a_write_whose_tars_are_not_moved_is_committed_however_many_generations_
     for _ in range(KEPT + 1):
         append(root)
     newest = load_generation(root)
+    load_uncached()
     assert [moves.writer for moves in newest.pending] == [writer]
     assert is_committed(root, newest, writer)
     with pytest.raises(WriteError) as error:
@@ -408,6 +409,16 @@ def test_requests_to_a_real_store_that_are_done_but_not_answered(s3, s3_endpoint
         check_whole(s3)
 
 
+def test_a_manifest_that_is_replaced_while_it_is_read_is_read_again(s3, s3_endpoint):
+    segments = [append(s3)[0] for _ in range(9)]  # more than a reader gets with the first request
+    with fault_proxy(s3_endpoint) as proxy:
+        configure(f"s3://{BUCKET}", endpoint=proxy.url)
+        proxy.faults[:] = [Fault("other-etag", "GET", MANIFEST)]  # what comes next is of another version
+        segments.append(append(s3)[0])
+        assert proxy.happened["other-etag"] == 1
+    assert segments == ids_of(s3)
+
+
 # -------------------------------------------------------------------------------------------------------------- kills
 
 
@@ -574,6 +585,35 @@ def test_readers_that_hold_a_generation_have_all_its_files_while_others_commit(s
     run_children(__file__, [("read_forever", root, 3 * count)] * 2 + [("change_often", root, count)] * 2)
     collect_garbage(root)
     check_clean(root)
+
+
+def test_a_reader_that_comes_while_garbage_is_collected_has_all_files_or_is_told(shm_path, monkeypatch):
+    from shoal.shard import _commit
+
+    root = str(shm_path)
+    append(root)
+    held, pinned = load_and_pin(root)
+    with pinned:
+        with contextlib.ExitStack() as pins:
+            for _ in range(KEPT + 3):
+                append(root)
+                pins.enter_context(load_and_pin(root)[1])
+                keep_last(root)
+            readers = []
+
+            def come(root, generation_id):
+                if not readers and generation_id == held.id:
+                    for each in document_ids(root) - set(kept_generations(root)[:KEPT]):
+                        with contextlib.suppress(ObjectNotFoundError):
+                            readers.append((each, pin(root, each)))
+                return load_kept_generation(root, generation_id)
+
+            monkeypatch.setattr(_commit, "_load_known", come)
+        keep_last(root)
+        assert held.id in {each for each, _ in readers}
+        check_whole(root, *{each for each, _ in readers})
+        for _, pinned_late in readers:
+            pinned_late.close()
 
 
 def test_files_that_are_written_are_left_alone_until_their_writer_has_ended(shm_path):
@@ -859,9 +899,9 @@ def test_nothing_behind_a_symbolic_link_is_written_or_removed(shm_path, monkeypa
     """A folder that looks like that part of a dataset, with things that would be garbage there."""
     monkeypatch.setattr(_file_lock, "_is_local_only", lambda device: not has_locks)
     root, outside = shm_path / "data", shm_path / "outside"
-    for _ in range(KEPT + 2):
+    for _ in range(0 if link == ".shoal/generations" else KEPT + 2):  # with parents it would be refused at once
         append(str(root), exclusive=True)
-    commit(str(root), lambda parent, _: with_split(parent, "train", ()), exclusive=True)
+    commit(str(root), lambda parent, _: replace(with_split(parent, "train", ()), metadata={"n": 1}), exclusive=True)
     make_garbage(outside)
     target = outside / "nowhere" if link.endswith("lock") else outside.joinpath(*link.split("/"))
     place = root / link

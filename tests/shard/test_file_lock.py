@@ -102,22 +102,16 @@ def test_the_lock_of_a_process_that_is_killed_is_free(tmp_path, kind):
 
 
 def fork_and_close(path, who, in_children):
-    """Lock a file, fork, and close the lock in the parent or in the child, while the other one lives on."""
-    lock = lock_file(path)
-    done, to_child = os.pipe(), os.pipe()
-    child = os.fork()
-    if child == 0:
+    """Lock a file, fork, and close the lock in the parent, in the child, or in neither; both live on."""
+    lock, (ready, is_ready) = lock_file(path), os.pipe()
+    if (child := os.fork()) == 0:
         if who == "child":
             lock.close(in_children=in_children == "yes")
-            os.write(done[1], b".")
-        os.close(to_child[1])
-        os.read(to_child[0], 1)
-        os._exit(0)
-    os.close(to_child[0])
+        os.write(is_ready, b".")
+        signal.pause()
+    os.read(ready, 1)
     if who == "parent":
         lock.close(in_children=in_children == "yes")
-    elif who == "child":
-        os.read(done[0], 1)
     tell(child)
     signal.pause()
 
@@ -128,8 +122,9 @@ def fork_and_close(path, who, in_children):
 )
 def test_only_who_locked_a_file_unlocks_it_for_forked_processes(tmp_path, who, in_children, is_released):
     path = str(tmp_path / "lock")
-    with started(__file__, "fork_and_close", path, who, in_children):
+    with started(__file__, "fork_and_close", path, who, in_children) as child:
         assert is_free(path) is is_released
+        os.kill(int(child.told), signal.SIGKILL)
 
 
 def test_a_forked_process_keeps_the_lock_of_a_parent_that_is_killed(tmp_path):
