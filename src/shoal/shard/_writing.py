@@ -646,8 +646,8 @@ def _size(url: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Moves:
-    moved: dict[str, int]
-    """The paths of new tars, and their sizes."""
+    moved: dict[str, tuple[int, str | None]]
+    """The paths of new tars, their sizes, and the versions of what they replace; None where nothing is there."""
     removed: dict[str, str]
     """Tars that are no part of the dataset any more, as far as they still have this version."""
 
@@ -662,10 +662,11 @@ def stage_moves(writing: Writing, paths: Iterable[str], removed: Iterable[str] =
     gone = [path for path in dict.fromkeys(removed) if path not in set(moved)]
     store = store_for(root)
     sizes = run_all([partial(store.info, _staged(root, writing.id, path)) for path in moved])
-    versions = run_all([partial(_version, _locate_tar(root, path)) for path in gone])
+    paths = [*moved, *gone]
+    versions = dict(zip(paths, run_all([partial(_version, _locate_tar(root, path)) for path in paths]), strict=True))
     moves = _Moves(
-        {path: info.size for path, info in zip(moved, sizes, strict=True)},
-        {path: version for path, version in zip(gone, versions, strict=True) if version is not None},
+        {path: (info.size, versions[path]) for path, info in zip(moved, sizes, strict=True)},
+        {path: version for path in gone if (version := versions[path]) is not None},
     )
     data = encode_document(msgspec.to_builtins(moves))
     write_document(locate(root, f"{WRITING_FOLDER}/{writing.id}/moves.json"), data)
@@ -685,17 +686,16 @@ def finish_moves(
     with contextlib.ExitStack() as stack:
         ours = [each for each in generation.pending if _take_over(root, each.writer, writing, stack)]
         newest = load_generation(root) or generation  # others may have finished them before we took over
-        ours = [each for each in ours if each in newest.pending]
-        for each in ours:
+        waiting = [each for each in ours if each in newest.pending]
+        for each in waiting:
             _move_tars(root, each)
-        if not ours:
-            return newest
 
         def change(parent: Generation, _: int) -> Generation:
-            pending = tuple(each for each in parent.pending if each not in ours)
+            pending = tuple(each for each in parent.pending if each not in waiting)
             return parent if pending == parent.pending else replace(parent, pending=pending)
 
-        newest = commit(root, change, exclusive=exclusive)
+        if waiting:
+            newest = commit(root, change, exclusive=exclusive)
         for each in ours:
             if writing is None or writing.id != each.writer:
                 _discard_folder(root, each.writer)
@@ -761,7 +761,7 @@ def _load_moves(root: str, pending: PendingMoves) -> _Moves:
 def _move_tars(root: str, pending: PendingMoves) -> None:
     """Move the tars; what an earlier call has moved or removed is left alone."""
     moves = _load_moves(root, pending)
-    _each(root, [partial(_move_tar, root, pending.writer, path, size) for path, size in moves.moved.items()])
+    _each(root, [partial(_move_tar, root, pending.writer, path, *facts) for path, facts in moves.moved.items()])
     _each(root, [partial(_remove_tar, root, path, version) for path, version in moves.removed.items()])
 
 
@@ -773,12 +773,12 @@ def _each(root: str, works: Sequence[Callable[[], None]]) -> None:
         run_all(works)
 
 
-def _move_tar(root: str, writer: str, path: str, size: int) -> None:
+def _move_tar(root: str, writer: str, path: str, size: int, before: str | None) -> None:
     source, target = _staged(root, writer, path), locate(root, path)
     try:
         store_for(source).move(source, target)
     except ObjectNotFoundError:
-        if _size(target) != size:
+        if _size(target) != size or _version(target) == before:
             raise ObjectNotFoundError("A new tar is lost", found=source, shard=target) from None
 
 
