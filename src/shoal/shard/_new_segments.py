@@ -56,10 +56,6 @@ def column_types(generation: Generation, *, without: Collection[str] = ()) -> di
     """Return the type of each metadata column of a dataset, without those that only these splits have.
 
     A column has one type in all splits, which its first values set; it is null where there are none.
-
-    Examples:
-        >>> column_types(NO_GENERATION)
-        {}
     """
     splits = generation.splits.items()
     return _types_of([segment for split, entry in splits if split not in without for segment in entry.segments])
