@@ -39,7 +39,7 @@ from shoal.dataset._query import (
     resolve_columns,
     sql_of,
 )
-from shoal.dataset._query_executor import run_where
+from shoal.dataset._query_executor import may_be_true, run_where
 from shoal.dataset._query_parser import as_expression, parse_where
 from shoal.errors import QueryError
 
@@ -242,6 +242,29 @@ def answers(node, table):
 def test_run_where_is_the_plain_interpreter(node, table):
     expected = [interpret(node, row) for row in table.to_pylist()]
     assert answers(node, table) == expected
+
+
+@settings(max_examples=400)
+@given(CONDITIONS, tables())
+@example(Compare(Column("x"), ">", Literal(3.0)), pa.table({"x": [math.nan, 1.0]}))
+@example(In(Column("i"), (Literal(2**53 + 1), Literal(0.5))), pa.table({"i": [2**53]}))
+def test_rows_are_left_out_by_their_bounds_only_where_no_row_matches(node, table):
+    bounds = {}
+    for name in {"i", "x", "y", *TEXTS, *BOOLEANS} & set(table.column_names):  # of the types that an index has
+        values = [value for value in table[name].to_pylist() if value is not None and value == value]
+        bounds[name] = (min(values), max(values)) if values else None
+    assert may_be_true(node, bounds) or not run_where(node, table).any()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["i > 9", "i < 1", "i = 10", "i in (0, 10)", "i between 10 and 11", "x <= 0.5", "3 > i and s > 'a'", "s = 'b'"],
+)
+def test_rows_are_left_out_by_their_bounds(text):
+    bounds = {"i": (3, 9), "x": (0.75, 2.0), "s": ("aa", "ab")}
+    assert not may_be_true(parse_where(text), bounds)
+    assert may_be_true(parse_where(f"{text} or i = 4"), bounds)
+    assert may_be_true(parse_where(text), {})
 
 
 @settings(max_examples=400)
@@ -840,7 +863,7 @@ def test_a_million_rows_take_under_50_ms():
 def test_no_heavy_package_is_loaded():
     code = """
 import sys, pyarrow as pa
-from shoal.dataset._query_parser import parse_where; from shoal.dataset._query_executor import run_where
+from shoal.dataset._query_parser import parse_where; from shoal.dataset._query_executor import may_be_true, run_where
 print("pandas" in sys.modules)
 assert run_where(parse_where("a > 1 and s like 'x_' or a in (1)"), pa.table({"a": [1, 2], "s": ["y", "xx"]})).all()
 print([name for name in ("pyarrow.dataset", "pyarrow.acero", "duckdb") if name in sys.modules])

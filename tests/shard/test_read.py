@@ -22,11 +22,11 @@ from shoal._crc32 import crc32
 from shoal.errors import ChecksumError, DecodeError, FieldError, TruncatedError
 from shoal.shard import BytesColumn, ShardMemoryCache, ShardSource
 from shoal.shard._compression import BlockCompressor
-from shoal.shard._extents import ExtentTable
 from shoal.shard._index import encode_index, load_index
 from shoal.shard._read import columns_of, fetch, samples_of
 from shoal.shard._read_plan import plan_reads
 from shoal.shard._shard_rows import KnownIndex
+from shoal.shard._shard_rows_table import ExtentTable
 
 # ------------------------------------------------------------------------------------------------- the same as tarfile
 
@@ -310,7 +310,7 @@ def test_indexes_that_were_copied_are_let_go_of(tmp_path, monkeypatch):
 
 def test_a_shard_of_another_length_than_was_counted_is_not_copied(many):
     rows, numbers = np.array([1, 200]), np.array([0, 200 // EACH])
-    shards = {number: many.shard(number) for number in numbers.tolist()}
+    shards = {number: many.index.shard_rows(number) for number in numbers.tolist()}
     assert ExtentTable(many.starts).extents(rows, numbers, shards) is not None
     one_fewer = many.starts - np.arange(SHARDS + 1)
     assert ExtentTable(one_fewer).extents(rows, numbers, shards) is None

@@ -14,7 +14,7 @@ from tests.shard.samples import Opened, reads
 
 import shoal
 from shoal.shard import ShardSource
-from shoal.shard._extents import Extents, index_keys
+from shoal.shard._extents import Extents
 from shoal.shard._read import fetch
 from shoal.shard._read_plan import (
     LOCAL_GAP_BYTES,
@@ -61,8 +61,8 @@ def extents(draw, most_fields=4, interleaved=True):
     sparse = tuple((starts < 0).any(axis=1).tolist())
     names = tuple(f"f{number}" for number in range(fields))
     which, rows = numbers if len(shards) > 1 else None, np.arange(count)
-    keys = index_keys(shards, which, rows)
-    found = Extents(shards, which, rows, names, starts, stops, crcs=None, sparse=sparse, row_keys=keys)
+    keys = some_extents().row_keys.take(np.zeros(count, np.int64))
+    found = Extents(tuple(shards), which, rows, names, starts, stops, None, sparse, keys, True, shards)
     return found.take(np.array(draw(st.lists(st.integers(0, count - 1), max_size=30)), np.int64))
 
 

@@ -45,7 +45,7 @@ from shoal.shard import (
     locate_shards,
     open_shard,
 )
-from shoal.shard._table import KeyFinder
+from shoal.shard._shard_rows_table import KeyFinder
 from shoal.store import LocalStore, store_for
 
 SEEKABLE = [None, "gzip", "zstd"]
@@ -792,7 +792,7 @@ def test_shards_that_cannot_have_a_key_are_not_opened_again(tmp_path):
 
     def shard_at(number):
         opened.append(number)
-        return dataset.source.index.rows_of(number)
+        return dataset.source.index.shard_rows(number)
 
     finder = KeyFinder(shard_at, dataset.source.starts.tolist())
     assert finder.find("99") is None

@@ -11,12 +11,13 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
+from tests.shard.segments import commit_splits, copy_as_segments
 from tests.store.servers import BUCKET, Fault, ProxyHandler, fault_proxy
 from tests.store.settings import keys
 
 import shoal
 from shoal import store
-from shoal.errors import ChecksumError, ObjectChangedError, StoreError, StoreTimeoutError
+from shoal.errors import ChecksumError, ObjectChangedError, StaleIndexError, StoreError, StoreTimeoutError
 from shoal.formats import webdataset
 from shoal.shard import ShardSource
 from shoal.store import configure, statistics, store_for
@@ -448,3 +449,67 @@ def test_a_flipped_byte_of_a_remote_shard_is_found_by_every_way_to_read_it(http,
                     WAYS[way](lambda **options: shoal.Dataset(urls, decode=False, **options), fields)
                 found = caught.value
                 assert (found.shard, found.key, found.field, found.offset) == (urls[0], "000005", field, offset)
+
+
+# ------------------------------------------------------------------------------------------------------------ segments
+
+
+def write_segments(root):
+    write(f"{root}/old")
+    copy_as_segments(f"{root}/old", f"{root}/new", shards_per_segment=SHARDS)
+    return f"{root}/new"
+
+
+def test_segments_open_with_one_request_and_the_first_sample_takes_three(s3):
+    root = write_segments(s3)
+    dataset = shoal.Dataset(root)
+    count, opening = difference(lambda: len(dataset))
+    first, reading = difference(lambda: dataset[150])
+    others, more = difference(lambda: [dataset[number]["json"]["number"] for number in (7, 90, 299)])
+
+    assert count == SAMPLES
+    assert dict(opening.requests) == {"GET": 1}
+    assert same([first], list(samples())[150:151])
+    assert dict(reading.requests) == {"GET": 3}  # shards, extents, the tar
+    assert others == [7, 90, 299]
+    assert dict(more.requests) == {"GET": 3}  # the records are in memory by now
+
+
+def test_segments_answer_keys_and_queries_without_a_tar(s3):
+    root = write_segments(s3)
+    dataset = shoal.Dataset(root)
+    assert len(dataset) == SAMPLES
+    found, done = difference(lambda: dataset.position_of("000123"))
+    assert (found, dict(done.requests)) == (123, {"GET": 2})  # keys, and the key to compare
+    found, done = difference(lambda: len(dataset.where("json.number >= 200")))
+    assert (found, dict(done.requests)) == (100, {"GET": 1})
+
+
+def test_an_epoch_of_segments_is_the_same_in_as_few_requests(s3):
+    root = write_segments(s3)
+    found, done = difference(lambda: list(shoal.Dataset(root)))
+    assert same(found, samples())
+    assert done.requests["GET"] <= 1 + 3 * SHARDS
+    stored = sum(info.size for info in store.list(root) if ".tar" in info.url)
+    assert done.bytes_read <= 1.05 * stored
+    loader = shoal.DataLoader(shoal.Dataset(root), batch_size=16, shuffle=True, window=64, block_samples=16, seed=3)
+    keys = [key for batch in loader for key in batch["__key__"]]
+    assert sorted(keys) == [f"{number:06d}" for number in range(SAMPLES)]
+
+
+@pytest.mark.parametrize("is_same_size", [True, False])
+def test_a_remote_dataset_that_was_replaced_is_told_from_damage(s3, is_same_size):
+    root = write_segments(s3)
+    dataset, damaged = shoal.Dataset(root), shoal.Dataset(root)
+    assert len(dataset) == len(damaged) == SAMPLES
+    for number in range(SHARDS):
+        url = f"{root}/train-{number:06d}.tar"
+        data = bytearray(store.get(url))
+        data[512:522] = b"other data"
+        store.put(url, bytes(data) if is_same_size else bytes(data) + bytes(512))
+    with pytest.raises(ChecksumError if is_same_size else StaleIndexError):
+        damaged[0]
+    commit_splits(root, {}, new_lineage=True)
+    for read in (lambda: dataset[0], lambda: dataset[150:160], lambda: list(dataset)):
+        with pytest.raises(ObjectChangedError, match=r"replaced.*refresh"):
+            read()

@@ -503,8 +503,7 @@ class DatasetBase(Generic[T]):
     @property
     def metadata(self) -> dict[str, Any]:
         """What was said of the dataset when it was written."""
-        manifest = self.source.manifest if isinstance(self.source, ShardSource) else None
-        return {} if manifest is None else dict(manifest.metadata)
+        return self.source.dataset_metadata if isinstance(self.source, ShardSource) else {}
 
     def _refuse_filtered(self, what: str) -> None:
         stages = self._description.stages

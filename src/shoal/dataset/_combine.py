@@ -18,6 +18,7 @@ from shoal.sample._annotations import is_record, schema_of
 from shoal.schema._json_schema import schema_hash
 from shoal.shard._manifest import Manifest
 from shoal.shard._row_view import RowView
+from shoal.shard._segment_table import SegmentTable
 from shoal.shard._shard import Decoders, Sample
 from shoal.shard._source import ShardSource, Source
 from shoal.shard._stream import ErrorLog
@@ -221,7 +222,7 @@ def _can_share_source(parts: Sequence[Combine[Any]]) -> bool:
     """Whether all are tar shards that are read, checked, decoded and changed in one way."""
     sources = [part.source for part in parts]
     ways = [
-        (source.rule, source.verify, None if source.manifest is None else source.manifest.schema)
+        (source.rule, source.verify, source.dataset_schema, isinstance(source.index, SegmentTable))
         for source in sources
         if isinstance(source, ShardSource)
     ]
@@ -270,6 +271,9 @@ class ShardsConcatenated:
         """One source of all shards; shards that several parts show are in it once."""
         sources = self._sources()
         first = next(iter(sources.values()))
+        tables = [source.index for source in sources.values() if isinstance(source.index, SegmentTable)]
+        if tables:
+            return ShardSource(SegmentTable.concatenate(tables), verify=first.verify)
         schemas = [source.manifest.schema for source in sources.values() if source.manifest is not None]
         manifest = Manifest({}, {}, schemas[0]) if schemas and schemas[0] is not None else None
         refs = [ref for source in sources.values() for ref in source.shards]

@@ -122,10 +122,9 @@ def stored_type_of(source: Source, asked: type[Any] | None) -> type[Any]:
     if asked is not None:
         check_sample_type(asked)
         return asked
-    manifest = source.manifest if isinstance(source, ShardSource) else None
-    if manifest is not None and manifest.schema is not None:
-        return class_from_schema(schema_from_json(manifest.schema))
-    if manifest is not None and any(set(record.fields) - {PAYLOAD} for record in manifest.shards):
+    if isinstance(source, ShardSource) and source.dataset_schema is not None:
+        return class_from_schema(schema_from_json(source.dataset_schema))
+    if isinstance(source, ShardSource) and set(source.index.known_fields or ()) - {PAYLOAD}:
         return dict  # payloads among plain samples, whichever come first
     return DictSample if _first_fields(source) == (PAYLOAD,) else dict
 

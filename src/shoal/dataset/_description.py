@@ -179,6 +179,8 @@ class OpenSource:
         if not self._description.tombstones or isinstance(path, (CompositeDescription, DataSource)):
             return None
         source = self.source
+        if isinstance(source, ShardSource) and source.generation is not None:
+            return source.index.live() if len(source.index.deleted()) else None
         with self._snapshot.active():
             rows = rows_not_deleted(source, path)
         self._snapshot = StoreSnapshot()  # free the cached listings

@@ -202,7 +202,7 @@ def _at(path: object, format: str | None) -> _SplitFiles:  # noqa: A002
         located = _of_folder(os.fspath(path), format)
         if located is None:
             return _SplitFiles(shards_by_split(_files(path, format)))
-        return _SplitFiles(located.urls_by_split(), None if located.manifest is None else located.root)
+        return _SplitFiles(located.urls_by_split(), located.root if located.has_manifest else None)
     if isinstance(path, DataSource):
         urls = urls_of(path)
         return _SplitFiles({name: [urls[shard] for shard in ids] for name, ids in shards_by_split(urls).items()})

@@ -207,7 +207,7 @@ class DatasetSource:
         source = self._dataset.source
         if not isinstance(source, ShardSource):
             return SourceLayout(np.array([0, len(self)], np.int64))
-        local = all(scheme_of(ref.url) in _LOCAL_SCHEMES for ref in source.shards)
+        local = all(scheme_of(url) in _LOCAL_SCHEMES for url in source.index.locations)
         return SourceLayout(self._shard_starts(source), _mean_bytes(source), local)
 
     def _shard_starts(self, source: ShardSource) -> IntArray:
@@ -231,12 +231,10 @@ class _OpenWindow:
 
 
 def _mean_bytes(source: ShardSource) -> float | None:
-    """Bytes a sample, as the manifest says, else as the first shard's index does."""
-    manifest = source.manifest
-    if manifest is not None and len(source):
-        known = [record.bytes for records in manifest.splits.values() for record in records]
-        samples = sum(record.samples for records in manifest.splits.values() for record in records)
-        return sum(known) / samples if samples else None
+    """Bytes a sample, where a manifest tells, else as the first shard's index does."""
+    size, samples = source.index.total_bytes, source.index.known_length
+    if size is not None and samples:
+        return size / samples
     if not source.shards or not len(source.shard(0)):
         return None
     record = source.index.record(0)

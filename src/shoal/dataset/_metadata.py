@@ -13,6 +13,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,17 +35,21 @@ from shoal.schema._types import (
     StrType,
 )
 from shoal.shard._arrow_arrays import as_floats
+from shoal.shard._row_view import RowView
+from shoal.shard._segment_table import SegmentTable
 from shoal.shard._source import ShardSource
 from shoal.shard._table import column_error, join_columns
 
 from ._column_stages import columns_of_sample
 from ._decoding import PAYLOAD
 from ._description import FinalSource, HasColumns
+from ._query import Expression, columns_of
+from ._query_executor import may_be_true, run_where
 
 if TYPE_CHECKING:
     from ._base import DatasetBase
 
-__all__ = ["former_names", "metadata_names", "metadata_table"]
+__all__ = ["former_names", "matching_rows", "metadata_names", "metadata_table"]
 
 pc: Any = pyarrow.compute  # its functions are created at import, so type checkers do not see them
 _SCALARS = (StrType, IntType, FloatType, BoolType, LiteralType, EnumType)
@@ -111,12 +116,33 @@ def metadata_table(dataset: DatasetBase[Any], names: Sequence[str]) -> pa.Table:
     return pa.table([found[name] for name in names], names=list(names))
 
 
+def matching_rows(dataset: DatasetBase[Any], condition: Expression) -> RowView | None:
+    """The rows of the source in which a condition is true, by the statistics of its index and the columns it needs.
+
+    None where it has to be asked otherwise. Names are exact. Raises FieldError and QueryError.
+    """
+    source, names = dataset.source, sorted(columns_of(condition))
+    table = source.index if isinstance(source, ShardSource) else None
+    if not isinstance(table, SegmentTable) or not names or _class_columns(dataset).keys() & set(names):
+        return None
+    types = table.common_types(names)
+    if types is None:
+        return None
+    run_where(condition, pa.table([pa.array([], kind) for kind in types], names=names))  # which refuses wrong types
+    parts = table.scan(names, partial(may_be_true, condition), strict=not _is_lenient(dataset))
+    return RowView.concat([RowView.from_mask(run_where(condition, part), first) for first, part in parts])
+
+
+def _is_lenient(dataset: DatasetBase[Any]) -> bool:
+    """Whether members that do not decode have no value."""
+    return dataset.errors.goes_on or dataset._description.spec.on_decode_error == "keep"
+
+
 def _stored_table(dataset: DatasetBase[Any], names: Sequence[str], *, as_float: bool = False) -> pa.Table:
     """Columns of the index, one row for each sample of the source; integers ``as_float`` as a class reads them."""
     names, source = list(dict.fromkeys(names)), dataset.source
     if isinstance(source, ShardSource):
-        lenient = dataset.errors.goes_on or dataset._description.spec.on_decode_error == "keep"
-        return source.metadata(names, strict=not lenient, as_float=as_float)
+        return source.metadata(names, strict=not _is_lenient(dataset), as_float=as_float)
     table = source.metadata(names) if isinstance(source, HasColumns) else source.table(names)
     if not as_float:
         return table

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import reduce
@@ -37,7 +37,7 @@ from ._query import (
     resolve_columns,
 )
 
-__all__ = ["run_where"]
+__all__ = ["may_be_true", "run_where"]
 
 pc: Any = pyarrow.compute  # its functions are made as it is imported, out of a checker's sight
 
@@ -102,6 +102,56 @@ def run_where(expression: Expression, table: pa.Table) -> npt.NDArray[np.bool_]:
         return np.full(table.num_rows, truth.as_py() is True)
     kept: npt.NDArray[np.bool_] = pc.fill_null(truth, False).to_numpy()
     return kept
+
+
+def may_be_true(expression: Expression, bounds: Mapping[str, tuple[Any, Any] | None]) -> bool:
+    """Whether a condition may be true in some of the rows in which columns have these smallest and largest values.
+
+    Names are exact. NaN does not count among the values; None stands for bounds that are not known.
+
+    Examples:
+        >>> from shoal.dataset._query_parser import parse_where
+        >>> may_be_true(parse_where("width >= 512 and label = 'dog'"), {"width": (0, 600), "label": ("ant", "cat")})
+        False
+    """
+    match expression:
+        case And(parts):
+            return all(may_be_true(part, bounds) for part in parts)
+        case Or(parts):
+            return any(may_be_true(part, bounds) for part in parts)
+        case Compare(Column(name), sign, Literal(value)):
+            return _may_compare(sign, bounds.get(name), value)
+        case Compare(Literal(value), sign, Column(name)):
+            return _may_compare(_MIRRORED[sign], bounds.get(name), value)
+        case Between(Column(name), Literal(low), Literal(high)):
+            low, high = _alike([low, high])
+            return _may_compare(">=", bounds.get(name), low) and _may_compare("<=", bounds.get(name), high)
+        case In(Column(name), items):
+            return any(_may_compare("=", bounds.get(name), value) for value in _alike([item.value for item in items]))
+    return True
+
+
+def _alike(values: list[Any]) -> list[Any]:
+    """Constants that are compared with one column: all as doubles as soon as one is a double."""
+    if not any(isinstance(value, float) for value in values):
+        return values
+    return [float(value) if isinstance(value, (int, Decimal)) else value for value in values]
+
+
+def _may_compare(sign: str, pair: tuple[Any, Any] | None, value: Any) -> bool:
+    if pair is None or value is None or sign == "!=" or _FAMILY_OF.get(type(pair[0])) != _FAMILY_OF.get(type(value)):
+        return True
+    low, high = pair
+    if isinstance(low, float) or isinstance(high, float) or isinstance(value, float):
+        if sign in _OPPOSITE or math.isnan(value):  # NaN, which may be among the values, is above all others
+            return True
+        low, high, value = float(low), float(high), float(value)
+    if sign == "=":
+        return bool(low <= value <= high)
+    return _PYTHON[sign](low if sign in {"<", "<="} else high, value)
+
+
+_FAMILY_OF = {bool: "boolean", int: "number", float: "number", Decimal: "number", str: "text"}
 
 
 def _truth(expression: Expression, table: pa.Table) -> Truth:

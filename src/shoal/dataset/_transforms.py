@@ -27,7 +27,7 @@ from ._columns import column_values, sorted_order
 from ._decoding import PAYLOAD
 from ._description import HasColumns, Stage, Step
 from ._fingerprint import fingerprint_of
-from ._metadata import former_names, metadata_table
+from ._metadata import former_names, matching_rows, metadata_table
 from ._output_format import Formatting, format_named
 from ._query import Column, Expression, Field, columns_of, resolve_columns
 from ._query_executor import run_where
@@ -167,12 +167,16 @@ class Transforms(DatasetBase[T]):
         resolved = self._resolve(condition)
         # A condition without a column, such as "true", still needs a table with one row per sample.
         try:
-            table = self.table(sorted(columns_of(resolved)) or ["__key__"])
+            found = matching_rows(self, resolved)
+            if found is None:
+                table = self.table(sorted(columns_of(resolved)) or ["__key__"])
+                rows = self.rows.where(run_where(resolved, table))
+            else:
+                rows = found.within(self.rows) if self.rows.is_ascending else self.rows.within(found)
         except FieldError as error:
             raise query_error_of(error) from error
-        keep = run_where(resolved, table)
         return self._view(
-            rows=self.rows.where(keep),
+            rows=rows,
             step=Step(f"where({condition})", again=operator.methodcaller("where", condition)),
         )
 

@@ -13,7 +13,7 @@ import msgspec
 
 from shoal.errors import FormatError, ManifestError, ObjectNotFoundError, OptionError, TarError
 from shoal.shard._compression import decompressed, reader_stream, sniff
-from shoal.shard._discovery import SHARD_ENDINGS, is_dataset_folder, is_hidden, locate_shards, own_files
+from shoal.shard._discovery import SHARD_ENDINGS, is_dataset_folder, is_hidden, locate_shards, open_dataset, own_files
 from shoal.shard._journal import unfinished_writes
 from shoal.shard._manifest import load_manifest
 from shoal.shard._member_names import WEBDATASET_RULE, KeyRule
@@ -109,6 +109,8 @@ def detect(path: PathLike | Iterable[PathLike]) -> str:
     if isinstance(path, (str, os.PathLike)):
         text = os.fspath(path)
         if base_name(text) == "manifest.json" and base_name(parent_url(text)) == ".shoal":
+            return "webdataset"
+        if open_dataset(text) is not None:
             return "webdataset"
         if base_name(text) == "index.json" and (indexed := _by_index(text)) is not None:
             return indexed
@@ -251,6 +253,11 @@ def open_source(
 
 def _open_webdataset(path: PathLike | Iterable[PathLike], options: SourceOptions) -> ShardSource:
     located = locate_shards(path, options.split)
+    if located.table is not None:
+        if options.rule not in (WEBDATASET_RULE, located.table.rule):
+            problem = "A dataset with an index is read by the key rule by which it was written"
+            raise OptionError(problem, expected=repr(located.table.rule), found=repr(options.rule))
+        return ShardSource(located.table, verify=options.verify, cache=options.cache)
     rule = located.manifest.rule if located.manifest is not None and options.rule == WEBDATASET_RULE else options.rule
     return ShardSource(located.shards, rule=rule, verify=options.verify, manifest=located.manifest, cache=options.cache)
 

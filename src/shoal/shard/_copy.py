@@ -31,6 +31,7 @@ from ._byte_reader import PlainBytes
 from ._index_build import MOST_WIDE_FIELDS, BlockCutter
 from ._member_names import WEBDATASET_RULE
 from ._metadata_columns import MOST_COLUMNS
+from ._open_shards import shard_of_rows
 from ._shard import Shard
 from ._shard_file import WrittenShard, end_marker
 from ._shard_rows import FieldExtents, IndexMetadata, LongExtents, ShardRows, damaged, field_totals
@@ -450,7 +451,7 @@ class _SourceShards:
         found = self._open.get(number)
         if found is None:
             data = PlainBytes(store_for(held.url).open(held.url))
-            found = self._open[number] = Shard(held.url, held.index, data, verify=self.source.verify)
+            found = self._open[number] = shard_of_rows(held.url, held.index, data, verify=self.source.verify)
             if len(self._open) > _MAX_OPEN_SHARDS:
                 self._open.popitem(last=False)[1].close()
         self._open.move_to_end(number)

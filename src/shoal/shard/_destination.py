@@ -154,7 +154,7 @@ def check_payload_fits(before: Manifest, url: str, *, hint: str) -> None:
         return
     shard = open_shard(url)
     try:
-        payload = read_row(shard, 0, ["msgpack"]).get("msgpack") if len(shard) else None
+        payload = read_row(shard, shard.members(0), ["msgpack"]).get("msgpack") if len(shard) else None
         if payload is not None:
             _dataset_schema.check_payload_fits(before.schema, payload, url, hint=hint)
     finally:

@@ -17,6 +17,7 @@ from shoal.store._url import base_name, join_url, parent_url, relative_url, sche
 from ._energon_splits import ENERGON_SPLITS, load_energon_splits
 from ._journal import is_unfinished, recover
 from ._manifest import Manifest, ShardRecord, load_manifest, manifest_url
+from ._segment_table import OpenGeneration, SegmentTable, open_generation
 from ._split_names import find_split, split_alias, split_of
 from ._stored_rows import SIDECAR_FOLDER, index_url
 from ._table import ShardRef
@@ -29,6 +30,7 @@ __all__ = [
     "is_hidden",
     "locate_existing",
     "locate_shards",
+    "open_dataset",
     "own_files",
     "shards_by_split",
     "tars_below",
@@ -49,19 +51,28 @@ PathLike = str | os.PathLike[str]
 class ShardList:
     """Shards in order, and the manifest that named them."""
 
-    shards: tuple[ShardRef, ...]
+    shards: Sequence[ShardRef]
     manifest: Manifest | None = None
     root: str | None = None
     energon_splits: Mapping[str, Sequence[str]] | None = None
     """URLs of the shards of each split, where Energon's ``split.yaml`` lists them."""
+    table: SegmentTable | None = None
+    """The index of the shards, where a generation of a dataset names them."""
 
     @property
     def has_splits(self) -> bool:
         """Whether a manifest or ``split.yaml`` lists the splits."""
-        return self.manifest is not None or self.energon_splits is not None
+        return self.has_manifest or self.energon_splits is not None
+
+    @property
+    def has_manifest(self) -> bool:
+        """Whether a manifest names the shards."""
+        return self.manifest is not None or self.table is not None
 
     def urls_by_split(self) -> dict[str, list[str]]:
         """Return the URLs of the shards by split: as the manifest or ``split.yaml`` lists them, else by their names."""
+        if self.table is not None:
+            return self.table.urls_by_split()
         urls = {ref.url: None for ref in self.shards}
         if self.manifest is not None and self.root is not None:
             splits = self.manifest.splits.items()
@@ -83,6 +94,9 @@ def locate_shards(path: PathLike | Iterable[PathLike], split: str | None = None)
     """
     if isinstance(path, (str, os.PathLike)):
         text = os.fspath(path)
+        if (opened := open_dataset(text)) is not None:
+            table = opened.table(split)
+            return ShardList(table.shards, None, opened.root, None, table)
         if base_name(text) == "manifest.json" and base_name(parent_url(text)) == SIDECAR_FOLDER:
             return _folder(parent_url(parent_url(text)), split)
         if is_dataset_folder(text):
@@ -90,6 +104,19 @@ def locate_shards(path: PathLike | Iterable[PathLike], split: str | None = None)
         path = text
     urls = expand_pattern(path)
     return ShardList(tuple(ShardRef(url) for url in _of_split(urls, split)))
+
+
+def open_dataset(path: PathLike) -> OpenGeneration | None:
+    """Open the newest generation of the dataset that a folder or a manifest is of; None for any other path.
+
+    Raises ManifestError where the manifest is damaged, or of a newer version.
+    """
+    text = os.fspath(path)
+    if base_name(text) == "manifest.json" and base_name(parent_url(text)) == SIDECAR_FOLDER:
+        return open_generation(parent_url(parent_url(text)))
+    if _FILE.search(text) and not (scheme_of(text) == "file" and store_for(text).is_folder(text)):
+        return None
+    return open_generation(text.rstrip("/") if _is_http(text) else text)
 
 
 def is_dataset_folder(url: str) -> bool:

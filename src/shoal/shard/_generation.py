@@ -37,6 +37,7 @@ __all__ = [
     "decode_generation",
     "encode_document",
     "encode_generation",
+    "is_generation",
     "locate",
     "new_id",
     "with_split",
@@ -204,6 +205,11 @@ def _without_empty(document: dict[str, Any]) -> dict[str, Any]:
         {name: value for name, value in file.items() if value is not None} for file in document["files"]
     ]
     return {name: value for name, value in document.items() if name == "files" or value not in (None, {})}
+
+
+def is_generation(data: bytes) -> bool:
+    """Whether a manifest begins as generations do."""
+    return data.startswith(_FIRST_LINE[:11])
 
 
 def decode_generation(data: bytes, url: str) -> Generation:

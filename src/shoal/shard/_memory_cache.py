@@ -6,7 +6,6 @@ tar gets a place in memory, with the layout of its file, and its blocks stay the
 
 from __future__ import annotations
 
-import itertools
 import mmap
 import os
 from collections.abc import Iterator, Sequence
@@ -18,12 +17,11 @@ from shoal._typing import IntArray
 from shoal.codec._codec import Buffer
 from shoal.store._fork import ForkSafeLock
 
-from ._extents import Extents, index_keys, join_extents, shard_extents, take_members
+from ._extents import Extents, open_extents, shard_extents
 from ._open_shards import most_open
 from ._read import BytesColumn, Fetched, columns_of, fetch
 from ._read_plan import ONE_RANGE, plan_reads
 from ._shard import Shard
-from ._shard_rows import LongExtents
 
 if TYPE_CHECKING:
     from ._source import ShardSource
@@ -35,6 +33,7 @@ BLOCKS_AT_ONCE = 8
 _LARGE_BYTES = 8 << 10
 """Samples from this mean size on are kept from the second epoch on: to fill memory costs more than reading them once,
 while of small samples a whole block costs less than a read for each."""
+_MAX_FIELDS = 256
 _EMPTY, _CLAIMED, _FULL, _DAMAGED = range(4)
 
 
@@ -46,17 +45,15 @@ class ShardMemoryCache:
     read any more. Memory is taken as it is filled. What was handed out may refer to it, and never changes.
     """
 
-    def __init__(self, shards: Sequence[Shard]) -> None:
+    def __init__(self, shards: Sequence[Shard], every: Extents) -> None:
         self._shards = shards
+        self._all = every
+        """Of all rows."""
         self._bases = np.cumsum([0, *map(_tar_size, shards)])
         # Private memory of the system's: nothing is taken before it is written to, and a slice of it is bytes.
         self._image = mmap.mmap(-1, max(1, int(self._bases[-1])), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._view = memoryview(self._image)
-        first_rows = np.cumsum([0, *map(len, shards)])
-        places = [np.arange(first, last) for first, last in itertools.pairwise(first_rows.tolist())]
-        parts = {number: shard_extents(shard, slice(0, len(shard))) for number, shard in enumerate(shards)}
-        self._all = join_extents(parts, places)
-        blocks = [blocks for shard in shards if (blocks := shard.index.blocks) is not None]
+        blocks = [blocks for shard in shards if (blocks := shard.blocks) is not None]
         self._block_shards = np.repeat(np.arange(len(blocks)), list(map(len, blocks)))
         self._block_numbers = np.concatenate([np.arange(len(one)) for one in blocks])
         self._block_of = np.repeat(
@@ -75,7 +72,7 @@ class ShardMemoryCache:
         """Return a cache of all shards; None if they take more memory, or do not all have the same fields in blocks."""
         if not source.shards or len(source.shards) > most_open():
             return None
-        if sum(ref.size or 0 for ref in source.shards) > most_bytes:  # before any of them is opened
+        if (source.index.total_bytes or 0) > most_bytes:  # before any of them is opened
             return None
         shards: list[Shard] = []
         taken = 0
@@ -84,7 +81,8 @@ class ShardMemoryCache:
             if not _is_alike(shard, shards) or (taken := taken + _tar_size(shard)) > most_bytes:
                 return None
             shards.append(shard)
-        return cls(shards)
+        every = source.index.extents(np.arange(len(source)))
+        return cls(shards, open_extents(every, dict(enumerate(shards))))
 
     @property
     def size(self) -> int:
@@ -94,7 +92,7 @@ class ShardMemoryCache:
     @property
     def stored_bytes(self) -> int:
         """Bytes of the store that fill it: less than `size` if shards are compressed."""
-        blocks = [blocks for shard in self._shards if (blocks := shard.index.blocks) is not None]
+        blocks = [blocks for shard in self._shards if (blocks := shard.blocks) is not None]
         return sum(int((one.offsets if one.stored is None else one.stored)[-1]) for one in blocks)
 
     @property
@@ -115,11 +113,7 @@ class ShardMemoryCache:
 
     def extents(self, rows: IntArray, fields: Sequence[str] | None) -> Extents:
         """Return the extents of rows of the source, which must exist."""
-        every = self._all
-        assert every.shard_numbers is not None  # noqa: S101 - made by `join_extents`
-        numbers, own = every.shard_numbers[rows], every.row_numbers()[rows]
-        keys = index_keys(every.shards, numbers, own)
-        return Extents(every.shards, numbers, own, *take_members(every, rows, fields), keys)
+        return self._all.take(rows, fields)
 
     def fetch(self, rows: IntArray, extents: Extents) -> Fetched:
         """Return the bytes of these rows of the source, verified. Raises ChecksumError and TruncatedError."""
@@ -138,7 +132,8 @@ class ShardMemoryCache:
         return columns_of(extents, self._at(extents)).get(field)
 
     def _at(self, extents: Extents) -> Fetched:
-        return Fetched([cast(Buffer, self._image)], ONE_RANGE, -self._bases[extents.shard_numbers], verified=True)
+        bases = np.zeros(1, np.int64) if extents.shard_numbers is None else -self._bases[extents.shard_numbers]
+        return Fetched([cast(Buffer, self._image)], ONE_RANGE, bases, verified=True)
 
     def _fill(self, rows: IntArray, extents: Extents) -> None:
         """Read what of these rows is not in memory. Only bytes that were verified are written to it."""
@@ -151,7 +146,8 @@ class ShardMemoryCache:
         missing = (self._states[blocks] != _FULL).nonzero()[0]
         if len(missing):
             alone = extents.take(missing)
-            columns, bases = columns_of(alone, fetch(alone, plan_reads(alone))), self._bases[alone.shard_numbers]
+            columns = columns_of(alone, fetch(alone, plan_reads(alone)))
+            bases = 0 if alone.shard_numbers is None else self._bases[alone.shard_numbers]
             for column, starts in zip(columns.values(), alone.starts + bases, strict=True):
                 for start, value in zip(starts.tolist(), column.views(), strict=True):
                     self._view[start : start + len(value)] = value
@@ -177,7 +173,7 @@ class ShardMemoryCache:
 
     def _fill_block(self, block: int) -> None:
         owner, number = int(self._block_shards[block]), int(self._block_numbers[block])
-        blocks, base = self._shards[owner].index.blocks, int(self._bases[owner])
+        blocks, base = self._shards[owner].blocks, int(self._bases[owner])
         assert blocks is not None  # noqa: S101 - `over` checks it
         state = _EMPTY
         try:
@@ -195,13 +191,12 @@ class ShardMemoryCache:
 
 
 def _tar_size(shard: Shard) -> int:
-    blocks = shard.index.blocks
+    blocks = shard.blocks
     return 0 if blocks is None or not len(blocks) else int(blocks.offsets[-1])
 
 
 def _is_alike(shard: Shard, others: Sequence[Shard]) -> bool:
     """Whether it has blocks, and the fields of the others."""
-    index = shard.index
-    if index.blocks is None or not len(index.blocks) or isinstance(index.fields, LongExtents):
+    if shard.blocks is None or not len(shard.blocks) or len(shard.presence) > _MAX_FIELDS:
         return False
-    return not others or list(index.fields) == list(others[0].index.fields)
+    return not others or list(shard.presence) == list(others[0].presence)

@@ -25,7 +25,8 @@ from ._index import load_index, save_index
 from ._index_build import build_index
 from ._member_names import WEBDATASET_RULE, KeyRule
 from ._shard import Shard
-from ._shard_rows import IndexMetadata, KnownIndex, ShardRows
+from ._shard_rows import Blocks, IndexMetadata, KnownIndex, ShardRows
+from ._shard_rows_table import ShardRowsTable
 from ._stored_rows import cached_index_url, index_url
 from ._tar_header import BLOCK
 from ._tar_scan import ReaderFeed
@@ -38,6 +39,8 @@ __all__ = [
     "most_open",
     "open_indexed",
     "open_shard",
+    "shard_of_rows",
+    "tar_bytes",
 ]
 
 _MIN_OPEN_SHARDS, _MAX_OPEN_SHARDS = 128, 1024
@@ -168,18 +171,34 @@ def _check_fits(index: ShardRows, reader: ObjectReader) -> None:
 
 def _to_shard(url: str, index: ShardRows, reader: ObjectReader, verify: bool) -> Shard:
     far = PrefetchedReader(reader) if isinstance(reader, RemoteReader) else None
-    data = _tar_bytes(reader if far is None else far, index)
+    data = tar_bytes(reader if far is None else far, index.facts.compression, lambda: index.blocks)
     is_packed = index.facts.compression is not None and isinstance(data, PlainBytes)  # read from where it was unpacked
     known = KnownIndex(reader.info, index)
-    return Shard(url, index, data, verify=verify, far=None if is_packed else far, known=known)
+    return shard_of_rows(url, index, data, verify=verify, far=None if is_packed else far, known=known)
 
 
-def _tar_bytes(reader: ObjectReader, index: ShardRows) -> TarBytes:
-    compression, blocks = index.facts.compression, index.blocks
+def shard_of_rows(
+    url: str,
+    index: ShardRows,
+    data: TarBytes,
+    *,
+    verify: bool,
+    far: PrefetchedReader | None = None,
+    known: KnownIndex | None = None,
+) -> Shard:
+    """Return an open shard that has its index for itself."""
+    table, compression = ShardRowsTable.of_shard(url, index), index.facts.compression
+    rows = range(len(index))
+    return Shard(url, table, 0, rows, data, compression=compression, verify=verify, far=far, known=known)
+
+
+def tar_bytes(reader: ObjectReader, compression: str | None, blocks: Callable[[], Blocks | None]) -> TarBytes:
+    """Return the bytes of the tar in an open object, which may be compressed."""
     if compression is None:
         return PlainBytes(reader)
-    if blocks is not None and blocks.stored is not None:
-        return CompressedBytes(reader, compression, blocks)
+    known = blocks()
+    if known is not None and known.stored is not None:
+        return CompressedBytes(reader, compression, known)
     unpacked = open_unpacked(reader, compression)
     reader.close()
     return PlainBytes(unpacked)

@@ -111,10 +111,13 @@ def plan_reads(extents: Extents, *, max_gap: int = LOCAL_GAP_BYTES, max_bytes: i
 
 def whole_blocks(extents: Extents) -> range | None:
     """Return the blocks that these rows are, if they are whole blocks of one shard with all their fields."""
-    index = extents.first_shard.index
-    if index.blocks is None or not isinstance(extents.rows, slice) or len(extents.fields) < len(index.fields):
+    rows = extents.rows
+    if not isinstance(rows, slice) or not extents.is_complete:
         return None
-    edges, rows = index.blocks.rows, extents.rows
+    blocks = extents.first_shard.blocks
+    if blocks is None:
+        return None
+    edges = blocks.rows
     first = int(edges.searchsorted(rows.start))
     if first + 1 < len(edges) and edges.item(first) == rows.start and edges.item(first + 1) == rows.stop:
         return range(first, first + 1)
@@ -125,7 +128,7 @@ def whole_blocks(extents: Extents) -> range | None:
 
 
 def _plan_blocks(extents: Extents, blocks: range) -> ReadPlan:
-    known = extents.first_shard.index.blocks
+    known = extents.first_shard.blocks
     assert known is not None  # noqa: S101 - these rows are blocks of it
     starts, stops = known.offsets[blocks.start : blocks.stop], known.offsets[blocks.start + 1 : blocks.stop + 1]
     if len(blocks) == 1:

@@ -61,13 +61,13 @@ def stream_samples(
 ) -> Iterator[list[Sample]]:
     """Yield all samples, block by block. A remote shard without an index is read as it arrives."""
     with _ReadAhead(source, fields, _read_samples) as ahead:
-        for number, ref in enumerate(source.shards):
+        for number in range(len(source.shards)):
             try:
                 shard = source.indexed(number)
             except (TarError, StaleIndexError) as error:
                 if not log.goes_on:
                     raise
-                yield from salvaged_runs(ref.url, source.rule, fields, decoders, log, error)
+                yield from salvaged_runs(source.shards[number].url, source.rule, fields, decoders, log, error)
                 continue
             if not isinstance(shard, Shard):
                 yield from streamed_runs(shard, source.rule, fields, decoders, log)
@@ -128,14 +128,14 @@ def _span(  # a call, so that no name keeps samples that were handed out while t
     found = []
     for row in range(start, stop):
         try:
-            found += _decoded([read_row(shard, row, fields)], shard, decoders)
+            found += _decoded([read_row(shard, shard.members(row), fields)], shard, decoders)
         except (TarError, DecodeError) as error:
             log.handle(error.at(shard=shard.url, key=shard.key(row)))
     return found
 
 
 def _decoded(samples: list[Sample], shard: Shard, decoders: Decoders) -> list[Sample]:
-    decode_samples(samples, list(shard.index.fields), decoders)
+    decode_samples(samples, list(shard.presence), decoders)
     return samples
 
 
@@ -172,7 +172,7 @@ class _ReadAhead(Generic[R]):
         self._workers = Workers("shoal-read-ahead")
 
     def __enter__(self) -> Self:
-        if any(is_remote(ref.url) for ref in self._source.shards):
+        if any(map(is_remote, self._source.index.locations)):
             self._workers.resize(_CONCURRENCY)
             self._queue = PrefetchQueue(self._parts(), self._fetch, self._workers, self._depth)
         return self
@@ -267,8 +267,8 @@ def _pieced_samples(shard: Shard, reader: StreamingReader, extents: Extents) -> 
 
     None if the rows are not one block, or its checksum is wrong. Raises the errors of the store.
     """
-    numbers, blocks = whole_blocks(extents), shard.index.blocks
-    if numbers is None or blocks is None or len(numbers) != 1 or shard.index.facts.compression is not None:
+    numbers, blocks = whole_blocks(extents), shard.blocks
+    if numbers is None or blocks is None or len(numbers) != 1 or shard.compression is not None:
         return None
     low, high = blocks.offsets[numbers.start : numbers.start + 2].tolist()
     pieces = reader.pieces(low, high)

@@ -1,4 +1,4 @@
-"""`Shard`: an open shard, its index and its bytes."""
+"""`Shard`: an open shard: its rows of a table, and its bytes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import numpy as np
 
 from shoal._crc32 import crc32
 from shoal._typing import IntArray
-from shoal.errors import ChecksumError
+from shoal.errors import ChecksumError, FieldError, ShoalError
 from shoal.store._base import ObjectReader
 from shoal.store._readers import PrefetchedReader
 
 from ._byte_reader import TarBytes, keep_freed_memory
-from ._shard_rows import KnownIndex, LongExtents, ShardRows, damaged, rows_per_read
+from ._shard_rows import Blocks, KnownIndex, ShardRows, damaged
+from ._table import RowMembers, Table
 
 __all__ = ["Decoders", "Sample", "Shard"]
 
@@ -26,33 +27,60 @@ Decoders = Mapping[str, Callable[[bytes], Any]]
 
 
 class Shard:
-    """An open shard: its index, and its bytes in ``data``. Thread-safe.
+    """An open shard: its bytes in ``data``, and in ``table`` what the index knows of it. Thread-safe.
 
-    ``verify`` says whether what is read is compared with the checksums of the index.
+    Rows are counted from its first one. ``verify`` says whether what is read is compared with the checksums of the
+    index.
     """
 
     def __init__(
         self,
         url: str,
-        index: ShardRows,
+        table: Table,
+        number: int,
+        rows: range,
         data: TarBytes,
         *,
+        compression: str | None = None,
         verify: bool = True,
         far: PrefetchedReader | None = None,
         known: KnownIndex | None = None,
     ) -> None:
         keep_freed_memory()
         self.url = url
-        self.index = index
+        self.table = table
+        self.number = number
+        """Its number in the table."""
+        self.first_row = rows.start
+        """The row of the table at which it begins."""
+        self.compression = compression
         self.known = known
         self.data = data
         self.verify = verify
-        self.window: tuple[int, tuple[IntArray, IntArray, IntArray | None, tuple[bool, ...]]] | None = None
-        """Extents of neighbouring rows, from the first of them on; see `shard_extents`."""
+        self._length = len(rows)
         self._far = far
 
     def __len__(self) -> int:
-        return len(self.index)
+        return self._length
+
+    @property
+    def index(self) -> ShardRows:
+        """All that the index has of it as one value, for code that copies or repairs."""
+        return self.table.shard_rows(self.number)
+
+    @functools.cached_property
+    def blocks(self) -> Blocks | None:
+        """Its blocks; None if they are not known."""
+        return self.table.blocks(self.number)
+
+    @functools.cached_property
+    def presence(self) -> dict[str, bool]:
+        """For each field that its samples may have, whether it is known that all have it."""
+        return self.table.presence(self.number)
+
+    def members(self, row: int) -> RowMembers:
+        """Return the key and the members of one row."""
+        return self.table.row_members(self.first_row + row)
 
     def close(self) -> None:
         """Close the file."""
@@ -68,7 +96,7 @@ class Shard:
 
         Raises ChecksumError, also where only a header or padding is damaged: the bytes are to be used as they are.
         """
-        blocks = self.index.blocks
+        blocks = self.blocks
         assert blocks is not None  # noqa: S101 - asked for only where there are some
         first = int(np.searchsorted(blocks.offsets, start, "right")) - 1
         for number in range(first, len(blocks)):
@@ -78,6 +106,7 @@ class Shard:
             data = self.data.read(base, end)
             if self.verify and (found := crc32(data)) != blocks.crcs[number]:
                 self._check_members(data, base, range(*blocks.rows[number : number + 2].tolist()))
+                self.table.check_replaced(self.number)
                 problem = "a header or padding changed after it was written"
                 expected = f"crc32 {int(blocks.crcs[number]):08x} of a block"
                 raise ChecksumError(problem, expected=expected, found=f"{found:08x}", shard=self.url, offset=base)
@@ -86,14 +115,20 @@ class Shard:
     def _check_members(self, data: bytes, base: int, rows: range) -> None:
         """Raise ChecksumError for a damaged member of a block that begins at ``base``."""
         view = memoryview(data)
-        for name, part in self.index.fields.items():
-            if part.crc is None:
-                continue
-            for row in rows:
-                start, size, expected = int(part.offset[row]), int(part.size[row]), int(part.crc[row])
-                found = crc32(view[start - base : start - base + size])
-                if start and found != expected:
-                    raise damaged(self.url, self.key(row), name, start, expected, found)
+        for row in rows:
+            found = self.members(row)
+            for name, start, size, expected in found.members:
+                crc = crc32(view[start - base : start - base + size])
+                if expected is not None and crc != expected:
+                    raise self.damaged(found.key, name, start, expected, crc)
+
+    def damaged(self, key: str, field: str, offset: int, expected: int, found: int) -> ShoalError:
+        """Return the error for a member whose checksum is wrong.
+
+        Raises ObjectChangedError instead where the dataset was replaced while it is open.
+        """
+        self.table.check_replaced(self.number)
+        return damaged(self.url, key, field, offset, expected, found)
 
     @property
     def far(self) -> PrefetchedReader | None:
@@ -104,23 +139,17 @@ class Shard:
         """The same shard, with its bytes from another reader of the same object."""
         other = copy.copy(self)
         other.data = self.data.over(reader)
-        other.window = None
         return other
 
     def spans(self, fields: Sequence[str] | None = None) -> list[tuple[int, int]]:
         """The row ranges to read one after the other: the index's blocks, or runs of rows where blocks are no use."""
-        blocks = self.index.blocks
-        if blocks is not None and (fields is None or set(fields) >= set(self.index.fields)):
-            return [(a, b) for a, b in zip(blocks.rows[:-1].tolist(), blocks.rows[1:].tolist(), strict=True) if b > a]
-        step = rows_per_read(self.index, fields)
+        if fields is None or set(fields) >= self.presence.keys():
+            blocks = self.blocks
+            if blocks is not None:
+                edges = zip(blocks.rows[:-1].tolist(), blocks.rows[1:].tolist(), strict=True)
+                return [(start, stop) for start, stop in edges if stop > start]
+        step = self.table.rows_per_read(self.number, fields)
         return [(start, min(start + step, len(self))) for start in range(0, len(self), step)]
-
-    @functools.cached_property
-    def presence(self) -> dict[str, bool]:
-        """Whether every row has a field, by field; False for all if there are very many fields."""
-        if isinstance(self.index.fields, LongExtents):
-            return dict.fromkeys(self.index.fields, False)
-        return {name: bool(part.offset.all()) for name, part in self.index.fields.items()}
 
     @property
     def is_near(self) -> bool:
@@ -129,8 +158,8 @@ class Shard:
 
     def stored_ranges(self, starts: IntArray, stops: IntArray) -> tuple[IntArray, IntArray]:
         """Return what is read of the object for ranges of the tar: of a compressed shard, the blocks they are in."""
-        blocks = self.index.blocks
-        if self.index.facts.compression is None or blocks is None or blocks.stored is None:
+        blocks = None if self.compression is None else self.blocks
+        if blocks is None or blocks.stored is None:
             return starts, stops
         first = np.searchsorted(blocks.offsets, starts, "right") - 1
         last = np.searchsorted(blocks.offsets, np.maximum(stops - 1, starts), "right") - 1
@@ -140,10 +169,12 @@ class Shard:
 
     def read_part(self, row: int, field: str, start: int, stop: int) -> bytes:
         """Return some bytes of one member; they are not verified, since the checksum is of all of them."""
-        part = self.index.fields[field]
-        first, size = int(part.offset[row]), int(part.size[row])
+        members = {name: (start, size) for name, start, size, _ in self.members(row).members}
+        if field not in members:
+            raise FieldError("The sample has no such field", found=field, shard=self.url, key=self.key(row))
+        first, size = members[field]
         return self.data.read(first + min(start, size), first + min(stop, size))
 
     def key(self, row: int) -> str:
         """Return the key of one row."""
-        return self.index.key(row)
+        return self.table.key(self.first_row + row)

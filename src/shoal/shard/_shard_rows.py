@@ -137,6 +137,13 @@ class ShardRows:
     def _key_texts(self) -> tuple[npt.NDArray[np.signedinteger[Any]], memoryview]:
         return text_edges(self.keys)
 
+    @functools.cached_property
+    def presence(self) -> dict[str, bool]:
+        """Whether every row has a field, by field; False for all if there are very many fields."""
+        if isinstance(self.fields, LongExtents):
+            return dict.fromkeys(self.fields, False)
+        return {name: bool(part.offset.all()) for name, part in self.fields.items()}
+
     def find(self, key: str) -> int | None:
         """The first row with this key."""
         row = int(pc.index(self.keys, pa.scalar(key, self.keys.type)).as_py())

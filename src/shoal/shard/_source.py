@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import bisect
 import copy
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +18,8 @@ from shoal.store._operations import prefetch_small_object
 from shoal.store._options import options_for
 from shoal.store._registry import is_remote
 
-from ._extents import Extents, ExtentTable, Rows, join_extents, shard_extents
+from ._extents import Extents, open_extents, shard_extents
+from ._generation import Generation
 from ._manifest import Manifest
 from ._member_names import WEBDATASET_RULE, KeyRule
 from ._memory_cache import ShardMemoryCache
@@ -35,11 +35,13 @@ from ._read import (
     samples_of,
 )
 from ._read_plan import ReadCost, ReadPlan, estimate, is_run, plan_reads
+from ._segment_table import SegmentTable
 from ._sequential import stream_column, stream_samples
 from ._shard import Decoders, Sample, Shard
 from ._shard_rows import KnownIndex
+from ._shard_rows_table import ShardRowsTable
 from ._stream import ErrorLog
-from ._table import ShardRef, Table, checked_rows, refuse_unknown_column
+from ._table import Rows, ShardRef, Table, checked_rows, join_row_extents, refuse_unknown_column
 
 __all__ = ["FieldSelector", "ShardSource", "Source"]
 
@@ -51,8 +53,6 @@ _MAX_SCALAR_ROWS = 8
 _ANYWHERE = -1
 """In place of a shard's number."""
 _LEADING_ITEMS = 2  # key and URL, which come before the fields
-_HINT_NEIGHBOURS = 3
-_SHARDS_SHOWN, _KEYS_SHOWN = 8, 2000
 
 
 class Source(Protocol):
@@ -91,7 +91,7 @@ class ShardSource:
 
     def __init__(
         self,
-        shards: Sequence[ShardRef],
+        shards: Sequence[ShardRef] | SegmentTable,
         *,
         rule: KeyRule = WEBDATASET_RULE,
         verify: bool = True,
@@ -99,12 +99,16 @@ class ShardSource:
         cache: str | None = None,
     ) -> None:
         self.manifest = manifest
-        self._rule = rule
         self._verify = verify
         self._cache = cache
-        self.shards = tuple(shards)
-        opened = self._open = OpenShards(functools.partial(_open_one, self.shards, rule, verify, cache))
-        self.index = Table(self.shards, rule, lambda number: opened[number].index, opened.count)
+        self.index: Table
+        if isinstance(shards, SegmentTable):
+            self.index = table = shards
+            self._open = OpenShards(lambda number, _: table.open_shard(number, verify=verify, cache=cache))
+        else:
+            refs = tuple(shards)
+            opened = self._open = OpenShards(functools.partial(_open_one, refs, rule, verify, cache))
+            self.index = ShardRowsTable(refs, rule, lambda number: opened[number].index, opened.count)
         self._memory: ShardMemoryCache | None = None
         self._pick: FieldSelector | None = None
         self._picked: dict[int, Sequence[str] | None] = {}
@@ -139,7 +143,30 @@ class ShardSource:
     @property
     def rule(self) -> KeyRule:
         """By which members are grouped into samples."""
-        return self._rule
+        return self.index.rule
+
+    @property
+    def shards(self) -> Sequence[ShardRef]:
+        """The shards, in order."""
+        return self.index.shards
+
+    @property
+    def generation(self) -> Generation | None:
+        """The committed state of the dataset that is read; None where there is no one such."""
+        parts = self.index.parts if isinstance(self.index, SegmentTable) else ()
+        return parts[0][0].generation if len({id(opened) for opened, _ in parts}) == 1 else None
+
+    @property
+    def dataset_metadata(self) -> dict[str, Any]:
+        """What was said of the dataset when it was written."""
+        document = self.manifest or self.generation
+        return {} if document is None else dict(document.metadata)
+
+    @property
+    def dataset_schema(self) -> dict[str, Any] | None:
+        """The schema of the samples, as a document."""
+        document = self.manifest or self.generation
+        return None if document is None else document.schema
 
     @property
     def verify(self) -> bool:
@@ -157,21 +184,23 @@ class ShardSource:
 
     def is_foreign(self, number: int) -> bool:
         """Whether a shard is far, may have no index, and was not opened yet: one pass over it may be enough."""
+        if isinstance(self.index, SegmentTable):
+            return False
         ref = self.shards[number]
         unknown = ref.sidecar is None and number not in self._open and self._pick is None
-        return unknown and self._rule.group != "archive" and is_remote(ref.url)
+        return unknown and self.rule.group != "archive" and is_remote(ref.url)
 
     def indexed(self, number: int) -> Shard | ObjectReader:
         """An open shard; where making its index would take a pass over a far object, the object itself."""
         if not self.is_foreign(number):
             return self.shard(number)
         ref = self.shards[number]
-        found = open_indexed(ref.url, rule=self._rule, verify=self._verify, cache=self._cache)
+        found = open_indexed(ref.url, rule=self.rule, verify=self._verify, cache=self._cache)
         return self._open.keep(number, found) if isinstance(found, Shard) else found
 
     def shard_of(self, number: int) -> Shard:
         """The open shard of a sample."""
-        return self.shard(bisect.bisect_right(self.index.start_list, number) - 1)
+        return self.shard(self.index.locate(number)[0])
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -215,7 +244,7 @@ class ShardSource:
         """One field of these samples, undecoded. Raises FieldError if no shard of them has it."""
         extents, columns = self.columns(rows, [field])
         if field not in columns:
-            names = " or ".join(extents.first_shard.index.fields)
+            names = " or ".join(extents.first_shard.presence)
             raise FieldError("no such field", expected=names, found=field, shard=extents.first_shard.url)
         return columns[field]
 
@@ -253,40 +282,32 @@ class ShardSource:
 
     def extents(self, rows: Rows, fields: Sequence[str] | None = None) -> Extents:
         """Where the members of these samples are."""
-        if not isinstance(rows, slice):
-            return self._scattered_extents(rows, fields)
-        number = bisect.bisect_right(self.index.start_list, rows.start) - 1
-        first = self.index.start_list[number]
-        if rows.stop > self.index.start_list[number + 1]:
-            return self._scattered_extents(np.arange(rows.start, rows.stop), fields)
-        own = slice(rows.start - first, rows.stop - first)
-        return shard_extents(self.shard(number), own, self.wanted_fields(number, fields))
-
-    def _scattered_extents(self, rows: IntArray, fields: Sequence[str] | None) -> Extents:
-        numbers = np.searchsorted(self.starts, rows, "right") - 1
-        shards = {number: self.shard(number) for number in sorted(set(numbers.tolist()))}
-        if shards and (fields is not None or self._pick is None):
-            known = self._table.extents(rows, numbers, shards, fields)
-            if known is not None:
-                return known
-        if len(shards) < 2:
-            number = next(iter(shards), 0)
-            return shard_extents(self.shard(number), rows - self.starts[number], self.wanted_fields(number, fields))
+        if isinstance(rows, slice):
+            number, own = self.index.locate(rows.start)
+            shard, stop = self.shard(number), own + rows.stop - rows.start
+            if stop <= len(shard):
+                return shard_extents(shard, slice(own, stop), self.wanted_fields(number, fields))
+            rows = np.arange(rows.start, rows.stop)
+        numbers, wanted = np.empty(0, np.int64), dict[int, Sequence[str] | None]()
+        if fields is None and self._pick is not None:
+            numbers = self.index.numbers(rows)
+            wanted = {number: self.wanted_fields(number, None) for number in sorted(set(numbers.tolist()))}
+        if len({None if names is None else tuple(names) for names in wanted.values()}) < 2:
+            found = self.index.extents(rows, next(iter(wanted.values()), fields))
+            return open_extents(found, {number: self.shard(number) for number in found.numbers or (0,)})
+        shards = {number: self.shard(number) for number in wanted}
         places = [np.flatnonzero(numbers == number) for number in shards]
-        parts = {
-            number: shard_extents(shard, rows[own] - self.starts[number], self.wanted_fields(number, fields))
-            for (number, shard), own in zip(shards.items(), places, strict=True)
-        }
-        return join_extents(parts, places)
+        parts = [self.index.extents(rows[own], wanted[number]) for number, own in zip(shards, places, strict=True)]
+        return open_extents(join_row_extents(parts, places), shards)
 
     def read_one(self, row: int, fields: Sequence[str] | None = None, decoders: Decoders = _NO_DECODERS) -> Sample:
         """The sample with this number."""
-        number, own = self.index.locate(row)
-        shard, wanted = self.shard(number), self.wanted_fields(number, fields)
+        found = self.index.row_members(row)
+        shard, wanted = self.shard(found.shard), self.wanted_fields(found.shard, fields)
         if shard.is_near or wanted is None:
-            sample = read_row(shard, own, wanted)
+            sample = read_row(shard, found, wanted)
         else:
-            sample = read_samples(shard_extents(shard, np.array([own]), wanted))[0]
+            sample = read_samples(shard_extents(shard, np.array([found.row]), wanted))[0]
         if decoders is not _NO_DECODERS:
             decode_samples([sample], list(sample)[_LEADING_ITEMS:], decoders)
         return sample
@@ -296,10 +317,6 @@ class ShardSource:
         other = copy.copy(self)
         other._memory = memory  # noqa: SLF001 - one class
         return other
-
-    @functools.cached_property
-    def _table(self) -> ExtentTable:
-        return ExtentTable(self.starts)
 
     def stream(
         self, fields: Sequence[str] | None = None, decoders: Decoders = _NO_DECODERS, log: ErrorLog | None = None
@@ -339,6 +356,8 @@ class ShardSource:
     def close(self) -> None:
         """Give all files back."""
         self._open.close()
+        if isinstance(self.index, SegmentTable):
+            self.index.close()
 
 
 def _open_one(

@@ -10,7 +10,7 @@ import functools
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
@@ -19,28 +19,16 @@ from shoal._typing import IntArray, UInt32Array
 from ._layout import EXTENTS, NAME_WORDS, NAMES, RARE, RARE_WORDS, RecordLayout, Segment
 from ._records import OpenFiles, RecordFile, RecordTable
 from ._split_shards import SplitShards, damaged_file, file_url
+from ._table import RowExtents, RowMembers, Rows
 
-__all__ = ["MemberRows", "RareMembers", "RecordKeys", "RowExtents", "RowMembers", "SplitMembers", "record_files"]
+__all__ = ["MemberRows", "RareMembers", "RecordKeys", "SplitMembers", "record_files"]
 
-Rows = IntArray | slice
 _MISSING = -1
 _BLOCK_BITS = 9
 """Offsets in records count blocks of 512 bytes."""
 _NAME_BYTES = 4 * NAME_WORDS
 _LOW = (1 << 32) - 1
 _RARE_RECORD = struct.Struct("<4I2Q2I")
-
-
-class RowMembers(NamedTuple):
-    """One sample: its shard, key and members."""
-
-    shard: int
-    """The number of its shard in the split."""
-    row: int
-    """The number of its row in the shard."""
-    key: str
-    members: list[tuple[str, int, int, int | None]]
-    """Field, offset, size and crc32 of each; None where the crc32 is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,29 +55,10 @@ class RecordKeys:
         segments = self.segments if isinstance(self.segments, int) else self.segments[rows]
         return RecordKeys(self.texts, segments, self.slots[rows])
 
-
-@dataclass(frozen=True, slots=True)
-class RowExtents:
-    """Where each field of some rows is: arrays with a line for each field and a column for each row."""
-
-    shards: tuple[int, ...]
-    """The numbers of the shards that these rows are in, ascending."""
-    shard_numbers: IntArray | None
-    """For each row, the number of its shard; None if there is only one."""
-    rows: Rows
-    """The numbers of the rows in their shards; a slice only for rows of one shard."""
-    fields: tuple[str, ...]
-    starts: IntArray
-    """Offsets in the tar; negative where a row lacks the field."""
-    stops: IntArray
-    crcs: IntArray
-    """crc32 of each member; negative where it is unknown."""
-    sparse: tuple[bool, ...]
-    """For each field, whether some row may lack it."""
-    row_keys: RecordKeys
-
-    def __len__(self) -> int:
-        return int(self.starts.shape[1])
+    def part(self, rows: slice) -> RecordKeys:
+        """Return the keys of neighbours."""
+        segments = self.segments if isinstance(self.segments, int) else self.segments[rows]
+        return RecordKeys(self.texts, segments, self.slots[rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,19 +132,21 @@ class _Texts:
 
     def keys(self, segments: IntArray | int, slots: UInt32Array) -> list[str]:
         """Return the keys that are in these words of records."""
+        if not len(slots):
+            return []
         far = np.flatnonzero(slots[:, 0] == 0)
-        places = slots[far, 1:3].astype(np.int64)
         whole = np.ascontiguousarray(slots)
         if len(far):
             whole = whole.copy()
             whole[far] = 0  # NumPy removes the zeros at the end of a text only
-        texts = whole.view(f"S{self._key_bytes}")[:, 0].tolist() if len(whole) else []
+        texts: list[bytes] = whole.view(f"S{self._key_bytes}")[:, 0].tolist()
         try:
-            keys = [text.decode() for text in texts]
+            keys = list(map(bytes.decode, texts))
         except UnicodeDecodeError:
             self._refuse(segments if isinstance(segments, int) else int(segments[0]), EXTENTS)
         if len(far):
             own = np.full(len(far), segments) if isinstance(segments, int) else segments[far]
+            places = slots[far, 1:3].astype(np.int64)
             for row, text in zip(far.tolist(), self.texts(own, places[:, 0], places[:, 1]), strict=True):
                 keys[row] = text
         return keys
@@ -344,11 +315,12 @@ class SplitMembers:
                 names += tuple(name for name in self.fields[len(names) :] if name in found)
             starts, stops, crcs = _with_rare(names, (starts, stops, crcs), members)
         sparse = tuple(map(self.sparse.__getitem__, names))
-        self._mark_missing(starts, stops, crcs, sparse, segments)
+        self._mark_missing(starts, stops, sparse, segments)
         shards, numbers, own_rows = self._locate(rows, segments)
         self._check_stops(stops, shards if numbers is None else numbers)
         keys = RecordKeys(self._texts, segments, records[:, : self._key_words])
-        return RowExtents(shards, numbers, own_rows, names, starts, stops, crcs, sparse, keys)
+        is_complete = fields is None or len(names) == len(self.fields)
+        return RowExtents(shards, numbers, own_rows, names, starts, stops, crcs, sparse, keys, is_complete)
 
     def read_back(self, segment: int, start: int, stop: int) -> MemberRows:
         """Return the members of rows ``[start, stop)`` of a segment, as a writer has them."""
@@ -389,7 +361,7 @@ class SplitMembers:
         offsets, sizes, sums = parts.transpose(2, 1, 0)
         starts = np.empty(offsets.shape, np.int64)
         np.left_shift(offsets, _BLOCK_BITS, out=starts, dtype=np.int64)
-        stops, crcs = starts + sizes, sums.astype(np.int64, order="C")
+        stops, crcs = np.add(starts, sizes, order="C"), sums.astype(np.int64, order="C")
         if not crcs.all():
             crcs[(crcs == 0) & (sizes != 0)] = _MISSING
         return starts, stops, crcs
@@ -422,12 +394,12 @@ class SplitMembers:
         return RareMembers(columns, names, codes, offsets, sizes, crcs)
 
     def _mark_missing(
-        self, starts: IntArray, stops: IntArray, crcs: IntArray, sparse: tuple[bool, ...], segments: IntArray | int
+        self, starts: IntArray, stops: IntArray, sparse: tuple[bool, ...], segments: IntArray | int
     ) -> None:
         if starts.all():
             return
         missing = starts == 0
-        starts[missing] = stops[missing] = crcs[missing] = _MISSING
+        starts[missing] = stops[missing] = _MISSING
         if not all(sparse) and missing[[line for line, may_lack in enumerate(sparse) if not may_lack]].any():
             segment = segments if isinstance(segments, int) else int(segments[missing.any(axis=0)][0])
             url = file_url(self._root, self._segments[segment], self._segments[segment].file(EXTENTS))

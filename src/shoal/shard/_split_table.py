@@ -26,10 +26,11 @@ from ._rows_file import RowBatch, RowsSummary, blocks_of_records, rows_of_batch
 from ._segment_reader import SegmentReader
 from ._shard_rows import Blocks, ShardRows
 from ._split_columns import Bounds, SplitColumns, type_of_name
-from ._split_members import RecordKeys, RowExtents, RowMembers, Rows, SplitMembers, record_files
+from ._split_members import SplitMembers, record_files
 from ._split_shards import ShardInfo, SplitShards, damaged_file, file_url
+from ._table import RowExtents, RowMembers, Rows
 
-__all__ = ["RecordKeys", "RowExtents", "RowMembers", "SegmentRows", "ShardInfo", "SplitTable"]
+__all__ = ["SegmentRows", "ShardInfo", "SplitTable"]
 
 
 class SplitTable:
@@ -124,6 +125,11 @@ class SplitTable:
     def fields(self) -> tuple[str, ...]:
         """Every field: those of the layout, then the others as they first appear."""
         return self._members.fields
+
+    @property
+    def layout_fields(self) -> tuple[str, ...]:
+        """The fields of the layout, which `extents` of all fields always has."""
+        return self._members.layout.fields
 
     @property
     def sparse(self) -> dict[str, bool]:

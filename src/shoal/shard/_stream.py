@@ -32,11 +32,11 @@ from shoal.store._registry import store_for
 from shoal.store._url import join_url
 
 from ._compression import decompressed, reader_stream, sniff
-from ._extents import missing_in
 from ._index_build import MemberColumns, refuse_duplicates
 from ._member_names import WEBDATASET_RULE, Grouped, Grouper, KeyRule, split_name
 from ._read import build_samples, decode_samples
 from ._shard import Decoders, Sample
+from ._table import missing_in
 from ._tar_header import BLOCK
 from ._tar_scan import Chunk, Feed, ReaderFeed, ScanOptions, StreamFeed, UnreadableRange, scan
 

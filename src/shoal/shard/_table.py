@@ -1,39 +1,47 @@
-"""`Table`: the index of some shards as one, by row and by key. Everything but the members' bytes is asked here."""
+"""`Table`: the index of some shards as one, by row and by key. Everything but the members' bytes is asked here.
+
+Where the index is stored, and how, is known only to the classes that implement it.
+"""
 
 from __future__ import annotations
 
-import bisect
-import functools
-from collections.abc import Callable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from shoal._typing import IntArray
-from shoal.errors import FieldError, PositionError, SampleKeyError
-from shoal.store._url import base_name
+from shoal.errors import FieldError, PositionError
 
-from ._arrow_arrays import as_arrow, as_floats, common_type
-from ._manifest import ShardRecord, record_of
-from ._member_names import WEBDATASET_RULE, KeyRule, key_hint
-from ._shard_rows import Member, ShardRows, field_totals, members_of, rows_per_read
+from ._arrow_arrays import common_type
+from ._manifest import ShardRecord
+from ._member_names import WEBDATASET_RULE, KeyRule
+from ._row_view import RowView
+from ._shard_rows import Blocks, Member, ShardRows
 
 __all__ = [
-    "KeyFinder",
+    "RowExtents",
+    "RowKeys",
+    "RowMembers",
+    "Rows",
     "ShardRef",
     "Table",
     "checked_rows",
     "column_error",
     "join_columns",
+    "join_row_extents",
+    "key_variants",
+    "missing_in",
     "refuse_unknown_column",
+    "take_members",
 ]
 
-_HINT_NEIGHBOURS = 3
-_SHARDS_SHOWN, _KEYS_SHOWN = 8, 2000
+Rows = IntArray | slice
+_MISSING = -1
 
 
 def checked_rows(rows: IntArray, count: int) -> IntArray:
@@ -59,72 +67,234 @@ class ShardRef:
     """Of the object in bytes."""
 
 
-class Table:
-    """The index of some shards: their rows, keys and metadata columns. Thread-safe.
+class RowKeys(Protocol):
+    """The keys of some rows."""
 
-    ``load`` gives the rows of one shard, and ``count`` how many there are where that is known without loading them.
+    def to_list(self) -> list[str]:
+        """Return all keys."""
+        ...
+
+    def get(self, row: int) -> str:
+        """Return the key of one row."""
+        ...
+
+    def take(self, rows: IntArray) -> RowKeys:
+        """Return the keys of some of the rows."""
+        ...
+
+    def part(self, rows: slice) -> RowKeys:
+        """Return the keys of neighbours."""
+        ...
+
+
+class RowMembers(NamedTuple):
+    """One sample: its shard, key and members."""
+
+    shard: int
+    """The number of its shard."""
+    row: int
+    """The number of its row in the shard."""
+    key: str
+    members: list[tuple[str, int, int, int | None]]
+    """Field, offset, size and crc32 of each; None where the crc32 is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowExtents:
+    """Where each field of some rows is: arrays with a line for each field and a column for each row."""
+
+    numbers: tuple[int, ...]
+    """The numbers of the shards that these rows are in, ascending."""
+    shard_numbers: IntArray | None
+    """For each row, the number of its shard; None if there is only one."""
+    rows: Rows
+    """The numbers of the rows in their shards; a slice only for rows of one shard."""
+    fields: tuple[str, ...]
+    starts: IntArray
+    """Offsets in the tar; negative where a row lacks the field."""
+    stops: IntArray
+    crcs: IntArray | None
+    """crc32 of each member; 0 where a row lacks the field, as of no bytes, and negative where it is unknown.
+
+    None if none is known, or reads are not verified.
     """
-
-    def __init__(
-        self,
-        shards: tuple[ShardRef, ...],
-        rule: KeyRule,
-        load: Callable[[int], ShardRows],
-        count: Callable[[int], int | None],
-    ) -> None:
-        self.shards = shards
-        self.rule = rule
-        self.rows_of = load
-        """The rows of one shard."""
-        self._known_count = count
-        self._starts: IntArray | None = None
+    sparse: tuple[bool, ...]
+    """For each field, whether some row may lack it."""
+    row_keys: RowKeys
+    is_complete: bool
+    """Whether no field of these rows was left out."""
 
     def __len__(self) -> int:
-        return int(self.starts[-1])
+        return int(self.starts.shape[1])
+
+    def row_numbers(self) -> IntArray:
+        """Return the numbers of the rows in their shards."""
+        return np.arange(self.rows.start, self.rows.stop) if isinstance(self.rows, slice) else self.rows
+
+
+@dataclass(frozen=True, slots=True)
+class _JoinedKeys:
+    """The keys of rows of several parts."""
+
+    parts: Sequence[RowKeys]
+    numbers: IntArray
+    """The part of each row."""
+    rows: IntArray
+    """The number of each row in its part."""
+
+    def to_list(self) -> list[str]:
+        keys = [""] * len(self.rows)
+        for number, part in enumerate(self.parts):
+            at = np.flatnonzero(self.numbers == number)
+            if len(at):
+                for place, key in zip(at.tolist(), part.take(self.rows[at]).to_list(), strict=True):
+                    keys[place] = key
+        return keys
+
+    def get(self, row: int) -> str:
+        return self.parts[int(self.numbers[row])].get(int(self.rows[row]))
+
+    def take(self, rows: IntArray) -> _JoinedKeys:
+        return _JoinedKeys(self.parts, self.numbers[rows], self.rows[rows])
+
+    def part(self, rows: slice) -> _JoinedKeys:
+        return _JoinedKeys(self.parts, self.numbers[rows], self.rows[rows])
+
+
+def missing_in(starts: IntArray) -> tuple[bool, ...]:
+    """Return for each field whether some row lacks it."""
+    missing: list[bool] = (starts < 0).any(axis=1).tolist()  # type: ignore[assignment]
+    return tuple(missing)
+
+
+_Members = tuple[tuple[str, ...], IntArray, IntArray, IntArray | None, tuple[bool, ...], bool]
+
+
+def take_members(every: RowExtents, rows: IntArray, fields: Sequence[str] | None = None) -> _Members:
+    """Return ``fields``, ``starts``, ``stops``, ``crcs``, ``sparse`` and ``is_complete`` of some of the rows."""
+    lines = [line for line, name in enumerate(every.fields) if fields is None or name in fields]
+    if len(lines) == len(every.fields):
+        starts, stops = every.starts.take(rows, axis=1), every.stops.take(rows, axis=1)
+        crcs = None if every.crcs is None else every.crcs.take(rows, axis=1)
+        return every.fields, starts, stops, crcs, every.sparse, every.is_complete
+    at = np.array(lines, np.int64)[:, None], rows
+    starts, stops, crcs = every.starts[at], every.stops[at], None if every.crcs is None else every.crcs[at]
+    names, sparse = tuple(every.fields[line] for line in lines), tuple(every.sparse[line] for line in lines)
+    return names, starts, stops, crcs, sparse, False
+
+
+def join_row_extents(parts: Sequence[RowExtents], places: Sequence[IntArray]) -> RowExtents:
+    """Return the extents of several parts as one; row ``i`` of a part becomes ``places[part][i]``."""
+    names = tuple(dict.fromkeys(name for part in parts for name in part.fields))
+    lines = {name: line for line, name in enumerate(names)}
+    count = sum(map(len, parts))
+    starts, stops = np.full((len(names), count), _MISSING), np.full((len(names), count), _MISSING)
+    crcs = np.zeros((len(names), count), np.int64)
+    numbers, rows, part_numbers, part_rows = (np.empty(count, np.int64) for _ in range(4))
+    for number, (part, own) in enumerate(zip(parts, places, strict=True)):
+        at = np.array([lines[name] for name in part.fields], np.int64)[:, None], own
+        starts[at], stops[at] = part.starts, part.stops
+        crcs[at] = _MISSING if part.crcs is None else part.crcs
+        if part.shard_numbers is not None:
+            numbers[own] = part.shard_numbers
+        elif len(part):
+            numbers[own] = part.numbers[0]
+        rows[own] = part.row_numbers()
+        part_numbers[own], part_rows[own] = number, np.arange(len(part))
+    shards = tuple(sorted({number for part in parts for number in part.numbers}))
+    keys = _JoinedKeys([part.row_keys for part in parts], part_numbers, part_rows)
+    return RowExtents(
+        shards,
+        numbers if len(shards) > 1 else None,
+        rows,
+        names,
+        starts,
+        stops,
+        crcs if any(part.crcs is not None for part in parts) else None,
+        missing_in(starts),
+        keys,
+        all(part.is_complete for part in parts),
+    )
+
+
+class Table(ABC):
+    """The index of some shards: their rows, keys, members and metadata columns. Thread-safe.
+
+    Rows and shards are counted from the first one on; deleted rows count too. Where a row or shard does not exist,
+    PositionError is raised.
+    """
+
+    rule: KeyRule
+    """By which members are grouped into samples."""
+
+    # --------------------------------------------------------------------------------------------------------- shards
 
     @property
+    @abstractmethod
+    def shards(self) -> Sequence[ShardRef]:
+        """The shards, in order."""
+
+    @property
+    @abstractmethod
+    def locations(self) -> Sequence[str]:
+        """URLs that tell in which stores the shards are, without a look at each of them."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @property
+    @abstractmethod
     def known_length(self) -> int | None:
-        """How many rows there are, if the manifest says so or it was asked before: nothing is opened."""
-        if self._starts is not None:
-            return int(self._starts[-1])
-        counts = [count for ref in self.shards if (count := self._listed_count(ref)) is not None]
-        return sum(counts) if len(counts) == len(self.shards) else None
+        """How many rows there are, if that is known already: nothing is opened."""
 
     @property
+    @abstractmethod
     def starts(self) -> IntArray:
-        """The number of each shard's first row, and the total at the end."""
-        if self._starts is None:
-            counts = [self._count(number, ref) for number, ref in enumerate(self.shards)]
-            self._starts = np.concatenate(([0], np.cumsum(counts, dtype=np.int64))).astype(np.int64)
-        return self._starts
+        """The first row of each shard, and the number of all rows."""
 
-    def _count(self, number: int, ref: ShardRef) -> int:
-        known = self._listed_count(ref)
-        known = self._known_count(number) if known is None else known
-        return len(self.rows_of(number)) if known is None else known
-
-    def _listed_count(self, ref: ShardRef) -> int | None:
-        """How many rows the manifest says the shard has, if it was grouped by the rule in use."""
-        return ref.samples if ref.rule == self.rule else None
-
-    @functools.cached_property
-    def start_list(self) -> list[int]:
-        """``starts`` as Python integers."""
-        starts: list[int] = self.starts.tolist()
-        return starts
-
+    @abstractmethod
     def locate(self, row: int) -> tuple[int, int]:
-        """Return the number of the shard that has a row, and the row's number in it. Raises PositionError."""
-        starts = self.start_list
-        if not 0 <= row < starts[-1]:
-            checked_rows(np.array([row]), len(self))  # which raises
-        number = bisect.bisect_right(starts, row) - 1
-        return number, row - starts[number]
+        """Return the number of the shard that has a row, and the row's number in it."""
+
+    @abstractmethod
+    def numbers(self, rows: IntArray) -> IntArray:
+        """Return the number of the shard that has each of these rows."""
+
+    @abstractmethod
+    def shard_bytes(self, number: int) -> int:
+        """Return the size of one shard, as it is stored."""
 
     @property
+    @abstractmethod
+    def total_bytes(self) -> int | None:
+        """The size of all shards, as they are stored, if that is known already: nothing is opened."""
+
+    @abstractmethod
+    def shard_version(self, number: int) -> str:
+        """Return a text that differs when the shard is written anew."""
+
+    @abstractmethod
+    def blocks(self, number: int) -> Blocks | None:
+        """Return the blocks of one shard; None if they are not known."""
+
+    @abstractmethod
+    def record(self, number: int, path: str | None = None) -> ShardRecord:
+        """Return what a manifest says of one shard; ``path`` is the name it has there."""
+
+    @abstractmethod
+    def shard_rows(self, number: int) -> ShardRows:
+        """Return the index of one shard as one value, for code that copies or repairs it."""
+
+    @abstractmethod
+    def check_replaced(self, number: int) -> None:
+        """Raise ObjectChangedError where damage of a shard is none, since the dataset was replaced while it is open."""
+
+    # --------------------------------------------------------------------------------------------------- keys, members
+
+    @property
+    @abstractmethod
     def fields(self) -> tuple[str, ...]:
-        """Every field of every shard, in the order they appear."""
-        return tuple(dict.fromkeys(name for number in range(len(self.shards)) for name in self.fields_of(number)))
+        """Every field, in the order they appear."""
 
     @property
     def first_fields(self) -> tuple[str, ...]:
@@ -132,209 +302,113 @@ class Table:
         return self.fields_of(0) if self.shards else ()
 
     def fields_of(self, number: int) -> tuple[str, ...]:
-        """The fields of one shard."""
-        ref = self.shards[number]
-        return ref.fields if ref.fields is not None and ref.rule == self.rule else tuple(self.rows_of(number).fields)
+        """Return the fields that samples of one shard may have."""
+        return tuple(self.presence(number))
+
+    @abstractmethod
+    def presence(self, number: int) -> dict[str, bool]:
+        """For each field that samples of one shard may have, whether it is known that all have it."""
+
+    @property
+    @abstractmethod
+    def known_fields(self) -> tuple[str, ...] | None:
+        """Every field, if they are known already: nothing is opened."""
+
+    @abstractmethod
+    def extents(self, rows: Rows, fields: Sequence[str] | None = None) -> RowExtents:
+        """Return where the members of rows are: of all fields, or of these as far as there are such.
+
+        Of very many fields, those are left out that none of the rows has.
+        """
+
+    @abstractmethod
+    def row_members(self, row: int) -> RowMembers:
+        """Return shard, key and members of one row; for a single one quicker than `extents`."""
 
     def members(self, row: int) -> list[Member]:
-        """The members of one row, in the order of the tar."""
-        number, own = self.locate(row)
-        return members_of(self.rows_of(number), own)
+        """Return the members of one row, in the order of the tar."""
+        members = [Member(*extent) for extent in self.row_members(row).members]
+        return sorted(members, key=lambda member: member.offset)
 
+    @abstractmethod
     def field_totals(self, rows: IntArray | None = None) -> dict[str, tuple[int, int]]:
         """For each field, how many of these rows have it and its bytes in all; None stands for all rows."""
-        totals: dict[str, tuple[int, int]] = {}
-        numbers = None if rows is None else np.searchsorted(self.starts, rows, "right") - 1
-        for number in range(len(self.shards)) if numbers is None else np.unique(numbers).tolist():
-            own = None if rows is None else rows[numbers == number] - self.starts[number]
-            for name, (count, size) in field_totals(self.rows_of(number), own).items():
-                known = totals.get(name, (0, 0))
-                totals[name] = known[0] + count, known[1] + size
-        return totals
 
-    def shard_bytes(self, number: int) -> int:
-        """The size of one shard, as it is stored."""
-        ref = self.shards[number]
-        return self.rows_of(number).facts.size if ref.size is None else ref.size
-
-    def shard_version(self, number: int) -> str:
-        """A text that differs when the shard is written anew."""
-        facts = self.rows_of(number).facts
-        return f"{facts.size}-{facts.head_crc:08x}"
-
-    def record(self, number: int, path: str | None = None) -> ShardRecord:
-        """What a manifest says of one shard; ``path`` is the name it has there."""
-        return record_of(base_name(self.shards[number].url) if path is None else path, self.rows_of(number))
-
-    def find(self, key: str) -> int:
-        """The number of the first row with this key. Raises SampleKeyError, which suggests near ones."""
-        found = self._finder.find(key)
-        if found is None:
-            raise SampleKeyError("no sample has this key", found=repr(key), hint=self._finder.near(key))
-        return found
-
-    @functools.cached_property
-    def _finder(self) -> KeyFinder:
-        return KeyFinder(self.rows_of, self.start_list)
-
-    def keys(self, rows: IntArray) -> list[str]:
-        """The keys of these rows."""
-        rows = checked_rows(rows, len(self))
-        numbers = np.searchsorted(self.starts, rows, "right") - 1
-        found = [""] * len(rows)
-        for number in np.unique(numbers).tolist():
-            at = np.flatnonzero(numbers == number)
-            keys = self.rows_of(number).keys.take(as_arrow(rows[at] - self.starts[number])).to_pylist()
-            for position, key in zip(at.tolist(), keys, strict=True):
-                found[position] = key
-        return found
-
+    @abstractmethod
     def mean_bytes(self, number: int, field: str) -> float:
-        """The mean size of a field in one shard, over all its samples."""
-        part = self.rows_of(number).fields.get(field)
-        return float(part.size.mean()) if part is not None and len(part.size) else 0.0
+        """Return the mean size of a field in one shard, over all its samples; about, where that takes no reading."""
 
+    @abstractmethod
     def rows_per_read(self, number: int, fields: Sequence[str] | None) -> int:
-        """How many rows of a shard are good to read at once."""
-        return rows_per_read(self.rows_of(number), fields)
+        """Return how many rows of a shard are good to read at once."""
 
-    def columns_of(self, number: int) -> tuple[str, ...]:
-        """The metadata columns of one shard."""
-        return tuple(self.rows_of(number).columns)
+    @abstractmethod
+    def key(self, row: int) -> str:
+        """Return the key of one row."""
 
+    @abstractmethod
+    def keys(self, rows: IntArray) -> list[str]:
+        """Return the keys of these rows."""
+
+    @abstractmethod
     def shard_keys(self, number: int) -> pa.StringArray:
-        """The keys of one shard."""
-        return self.rows_of(number).keys
+        """Return the keys of one shard."""
+
+    @abstractmethod
+    def find(self, key: str) -> int:
+        """Return the first row with this key. Raises SampleKeyError, which suggests near ones."""
+
+    # --------------------------------------------------------------------------------------------------- deleted rows
+
+    @abstractmethod
+    def deleted(self) -> RowView:
+        """Return the rows that are deleted."""
+
+    def live(self) -> RowView:
+        """Return the rows that are not deleted."""
+        deleted, whole = self.deleted(), RowView.whole(len(self))
+        return whole.without(deleted) if len(deleted) else whole
+
+    # -------------------------------------------------------------------------------------------------------- columns
 
     def column_names(self) -> tuple[str, ...]:
-        """Every metadata column, over all shards."""
+        """Return every metadata column."""
         return tuple(self.column_types())
 
+    @abstractmethod
+    def columns_of(self, number: int) -> tuple[str, ...]:
+        """Return the metadata columns of one shard."""
+
+    @abstractmethod
     def column_types(self, most_shards: int | None = None) -> dict[str, pa.DataType]:
-        """The type of each metadata column, over the first shards or all, as the first that has it stores it."""
-        types: dict[str, pa.DataType] = {}
-        for number in range(len(self.shards[:most_shards])):
-            for name, column in self.rows_of(number).columns.items():
-                types.setdefault(name, column.type)
-        return types
+        """Return the type of each metadata column. Of indexes that are opened for it, only so many are."""
 
+    @abstractmethod
     def columns_left_out(self, most_shards: int | None = None) -> dict[str, str]:
-        """Columns that the index of some shard does not have although samples have values for them, and why."""
-        found: dict[str, str] = {}
-        for number in range(len(self.shards[:most_shards])):
-            found |= self.rows_of(number).facts.dropped
-        return found
+        """Return columns that the index does not have although samples have values for them, and why."""
 
+    @abstractmethod
     def values(self, row: int) -> dict[str, Any]:
-        """The value of each metadata column that the index has of one row."""
-        number, own = self.locate(row)
-        return {name: column[own].as_py() for name, column in self.rows_of(number).columns.items()}
+        """Return the value of each metadata column that the index has of one row."""
 
+    @abstractmethod
     def unanswerable(self, name: str) -> str | None:
-        """Why samples may have values under a name, or a longer one that ends so, which the index does not have."""
-        for number in range(len(self.shards)):
-            facts = self.rows_of(number).facts
-            meant = [known for known in (*facts.dropped, *facts.nested) if known.endswith(f".{name}")]
-            reason = next(filter(None, map(facts.unanswerable, (name, *meant))), None)
-            if reason is not None:
-                return reason
-        return None
+        """Return why samples may have values under a name, or a longer one that ends so, which the index lacks."""
 
-    def columns(self, names: Sequence[str], *, strict: bool = True, as_float: bool = False) -> pa.Table:
-        """Metadata columns, one row a sample; null where a sample has no such value.
+    @abstractmethod
+    def columns(
+        self, names: Sequence[str], rows: RowView | None = None, *, strict: bool = True, as_float: bool = False
+    ) -> pa.Table:
+        """Return metadata columns of all rows, or of those of a view; null where a sample has no such value.
 
-        A name that is no column is one of nulls, unless some shard may have values under it that are not in its index:
+        A name that is no column is one of nulls, unless samples may have values under it that are not in the index:
         then FieldError is raised, as for a column that is not of one type. Unless ``strict``, members that do not
         decode have no value. ``as_float`` rounds integers as Python does.
         """
-        parts = [(ref.url, self.rows_of(number)) for number, ref in enumerate(self.shards)]
-        return pa.table([_column_of(parts, name, strict, as_float) for name in names], names=list(names))
 
 
-# Keys mostly ascend from sample to sample. In such a shard, the first and last key say whether it may hold a key, so it
-# need not be open, and bisection finds the row. Other shards are searched from start to end.
-@dataclass(frozen=True, slots=True)
-class _KeyRange:
-    """What is remembered of the keys of a shard."""
-
-    first: str
-    last: str
-    rise: bool
-
-    def may_have(self, key: str) -> bool:
-        return not self.rise or self.first <= key <= self.last
-
-
-class KeyFinder:
-    """Finds samples of shards that begin at ``starts``. Threads may share it."""
-
-    def __init__(self, rows_of: Callable[[int], ShardRows], starts: Sequence[int]) -> None:
-        self._rows_of = rows_of
-        self._starts = starts
-        self._met: dict[int, _KeyRange] = {}
-
-    def find(self, key: str) -> int | None:
-        """The number of the first sample with this key."""
-        for number, first in enumerate(self._starts[:-1]):
-            keys = self._keys(number)
-            row = _find_row(self._rows_of(number), keys, key) if keys.may_have(key) else None
-            if row is not None:
-                return first + row
-        return None
-
-    def near(self, key: str) -> str | None:
-        """What to say to who asked for a key that no sample has."""
-        meant = [other for other in _key_variants(key, self._width()) if self.find(other) is not None]
-        if meant:
-            return f"did you mean {meant[0]!r}?"
-        return key_hint(key, list(dict.fromkeys([*self._beside(key), *self._some()])))
-
-    def _keys(self, number: int) -> _KeyRange:
-        found = self._met.get(number)
-        if found is None:
-            found = self._met[number] = _key_range(self._rows_of(number))
-        return found
-
-    def _width(self) -> int:
-        return len(self._keys(0).first) if len(self._starts) > 1 else 0
-
-    def _beside(self, key: str) -> Iterator[str]:
-        """The keys between which it would stand."""
-        for number in range(len(self._starts) - 1):
-            keys = self._keys(number)
-            if keys.rise and keys.may_have(key):
-                shard = self._rows_of(number)
-                at = _key_position(shard, key)
-                yield from shard.key_list(max(at - _HINT_NEIGHBOURS, 0), min(at + _HINT_NEIGHBOURS, len(shard)))
-
-    def _some(self) -> Iterator[str]:
-        """The first keys of some shards: enough to see how keys look."""
-        for number in range(min(_SHARDS_SHOWN, len(self._starts) - 1)):
-            shard = self._rows_of(number)
-            yield from shard.key_list(0, min(_KEYS_SHOWN, len(shard)))
-
-
-def _key_range(shard: ShardRows) -> _KeyRange:
-    keys = shard.keys
-    if not len(keys):
-        return _KeyRange("", "", rise=True)
-    rises = pc.call_function("less_equal", [keys.slice(0, len(keys) - 1), keys.slice(1)])
-    return _KeyRange(keys[0].as_py(), keys[-1].as_py(), rise=rises.true_count == len(rises))
-
-
-def _find_row(shard: ShardRows, keys: _KeyRange, key: str) -> int | None:
-    if not keys.rise:
-        return shard.find(key)
-    at = _key_position(shard, key)
-    return at if at < len(shard) and shard.key(at) == key else None
-
-
-def _key_position(shard: ShardRows, key: str) -> int:
-    return bisect.bisect_left(range(len(shard)), key, key=shard.key)
-
-
-def _key_variants(key: str, width: int) -> Iterator[str]:
-    """What the same key may look like: a number with other zeros before it, a file's name, a path."""
+def key_variants(key: str, width: int) -> Iterator[str]:
+    """Yield what the same key may look like: a number with other zeros before it, a file's name, a path."""
     plain = key.strip().replace("\\", "/").removeprefix("./")
     folder, slash, base = plain.rpartition("/")
     stem = base.partition(".")[0]
@@ -343,23 +417,6 @@ def _key_variants(key: str, width: int) -> Iterator[str]:
         if other.isascii() and other.isdigit():
             number = other.lstrip("0") or "0"
             yield from (number.zfill(width), number)
-
-
-def _column_of(shards: Sequence[tuple[str, ShardRows]], name: str, strict: bool, as_float: bool) -> pa.ChunkedArray:
-    urls = [url for url, _ in shards]
-    if name == "__key__":
-        return join_columns(name, [rows.keys for _, rows in shards], urls, pa.string())
-    for url, rows in shards:
-        reason = None if name in rows.columns else rows.facts.unanswerable(name)
-        if reason is not None:
-            raise column_error(name, reason, url)
-        lost = rows.facts.unreadable_row(name) if strict else None
-        if lost is not None:
-            reason = f"the member {lost[1]} of a sample does not decode"
-            raise column_error(name, reason, url).at(key=rows.key(lost[0]), field=lost[1])
-    parts = [rows.columns.get(name, pa.nulls(len(rows))) for _, rows in shards]
-    parts = [as_floats(part) for part in parts] if as_float else parts
-    return join_columns(name, parts, urls)
 
 
 def refuse_unknown_column(columns: Sequence[str], known: Sequence[str]) -> None:

@@ -42,6 +42,7 @@ from ._index_build import MemberColumns, join_members, join_samples, member_colu
 from ._manifest import Manifest, ShardRecord
 from ._member_names import OF_THE_SHARD, WEBDATASET_RULE, Grouped, Grouper, KeyRule
 from ._open_shards import find_index
+from ._segment_table import SegmentTable
 from ._shard import Decoders
 from ._shard_rows import Blocks, LongExtents, ShardRows
 from ._table import ShardRef
@@ -639,20 +640,24 @@ def verify_dataset(
     not list gets a report with a note. Raises what ``locate_shards`` raises when ``path`` names nothing.
     """
     located = locate_shards(path, split)
-    manifest = located.manifest
-    rule = manifest.rule if manifest is not None and options.rule == WEBDATASET_RULE else options.rule
-    options = replace(options, rule=rule)
+    manifest, table = located.manifest, located.table
+    listed = manifest if table is None else table
+    options = replace(options, rule=listed.rule) if listed is not None and options.rule == WEBDATASET_RULE else options
     records = _records(located)
 
-    def verified(ref: ShardRef) -> ShardReport:
+    def verified(number: int) -> ShardReport:
+        if table is not None:
+            return _verify_listed(table, options, number)
+        ref = located.shards[number]
         return _verify_ref(ref, records.get(ref.url), options)
 
+    numbers = range(len(located.shards))
     if workers == 1:
-        yield from map(verified, located.shards)
+        yield from map(verified, numbers)
     else:
         with ThreadPoolExecutor(workers, "shoal-verify") as pool:
-            yield from pool.map(verified, located.shards)
-    if manifest is not None and located.root is not None and split is None:
+            yield from pool.map(verified, numbers)
+    if located.has_manifest and located.root is not None and split is None:
         yield from _unlisted_tars(located.root, {ref.url for ref in located.shards})
 
 
@@ -666,6 +671,20 @@ def _records(located: ShardList) -> dict[str, ShardRecord]:
 def _verify_ref(ref: ShardRef, record: ShardRecord | None, options: VerifyOptions) -> ShardReport:
     index, problems = _index_of(ref, options.rule)
     report = verify_shard(ref.url, index, options)
+    if record is not None and all(each.kind != "shard" for each in report.problems):
+        problems += _against_manifest(report, record)
+    return replace(report, problems=(*problems, *report.problems))
+
+
+def _verify_listed(table: SegmentTable, options: VerifyOptions, number: int) -> ShardReport:
+    url = table.shards[number].url
+    try:
+        index, record = table.shard_rows(number), table.record(number)
+    except (ShardIndexError, StoreError) as error:
+        index, record, problems = None, None, [problem_of("index", url, error)]
+    else:
+        problems = []
+    report = verify_shard(url, index, options)
     if record is not None and all(each.kind != "shard" for each in report.problems):
         problems += _against_manifest(report, record)
     return replace(report, problems=(*problems, *report.problems))

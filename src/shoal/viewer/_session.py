@@ -527,7 +527,7 @@ def _one(source: ShardSource, record: Record, member: Member, limits: dict[Kind,
     kind, shard = kind_of(member.field), source.shard(record.shard or 0)
     try:
         if _fits(member, limits):
-            return _value(member.field, read_row(shard, record.row, [member.field])[member.field])
+            return _value(member.field, read_row(shard, shard.members(record.row), [member.field])[member.field])
         return shard.read_part(record.row, member.field, 0, limits[kind]) if kind in _CUT else TOO_LARGE
     except ShoalError as error:
         return Failure(error)
