@@ -321,12 +321,16 @@ class SegmentRows:
     def _reader(self) -> SegmentReader:
         return self._table.reader(self._segment)
 
-    @functools.cached_property
+    @property
     def summary(self) -> RowsSummary:
         """Of its rows. That of some shards only takes reading their records.
 
         The longest key is that for which the layout of the split was chosen.
         """
+        return self._summary
+
+    @functools.cached_property
+    def _summary(self) -> RowsSummary:
         segment = self._table.segments[self._segment]
         rows, size = segment.rows, segment.bytes
         fields, unreadable = segment.fields, segment.unreadable
