@@ -129,7 +129,7 @@ class NewRows:
         self.sources = {split: list(sources) for split, sources in splits.items()}
         self.fields = {name for own in self.sources.values() for source in own for name in source.summary.fields}
         self._files = files
-        self._on_misfit = on_misfit
+        self._on_misfit: OnMisfit = on_misfit
         self._deleted = {split: np.unique(rows) for split, rows in (deleted or {}).items()}
         self._written: dict[str, tuple[RecordLayout | None, ColumnPlan, _Segments]] = {}
 

@@ -331,8 +331,12 @@ class SegmentTable(Table):
     def known_length(self) -> int | None:
         return self._row_edges[-1]
 
-    @functools.cached_property
+    @property
     def starts(self) -> IntArray:
+        return self._starts
+
+    @functools.cached_property
+    def _starts(self) -> IntArray:
         parts = zip(self._tables, self._row_edges, strict=False)
         return np.concatenate([*(table.shard_starts()[:-1] + first for table, first in parts), self._row_edges[-1:]])
 
@@ -415,8 +419,12 @@ class SegmentTable(Table):
 
     # --------------------------------------------------------------------------------------------------- keys, members
 
-    @functools.cached_property
+    @property
     def fields(self) -> tuple[str, ...]:
+        return self._fields
+
+    @functools.cached_property
+    def _fields(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(name for table in self._tables for name in table.fields))
 
     @property
@@ -437,12 +445,12 @@ class SegmentTable(Table):
                 first = self._row_edges[part]
                 own = slice(rows.start - first, rows.stop - first)
                 return self._numbered(part, self._slice_extents(part, own, fields))
-            rows = np.arange(rows.start, rows.stop)
+        picked: IntArray = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
         if self._only is not None:
-            return self._only.extents(rows, fields)
+            return self._only.extents(picked, fields)
         places, found = [], []
-        for part, own_places in self._parts(rows):
-            extents = self._tables[part].extents(rows[own_places] - self._row_edges[part], fields)
+        for part, own_places in self._parts(picked):
+            extents = self._tables[part].extents(picked[own_places] - self._row_edges[part], fields)
             found.append(self._numbered(part, extents))
             places.append(own_places)
         return found[0] if len(found) == 1 else join_row_extents(found, places)

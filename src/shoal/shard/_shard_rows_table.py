@@ -147,18 +147,18 @@ class ShardRowsTable(Table):
             stop = own + rows.stop - rows.start
             if stop <= self._start_list[number + 1] - self._start_list[number]:
                 return self._slice_extents(number, slice(own, stop), fields)
-            rows = np.arange(rows.start, rows.stop)
-        numbers = self.numbers(rows)
+        picked: IntArray = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+        numbers = self.numbers(picked)
         indexes = {number: self._load(number) for number in sorted(set(numbers.tolist()))}
-        known = self._extent_table.extents(rows, numbers, indexes, fields) if len(self.shards) > 1 else None
+        known = self._extent_table.extents(picked, numbers, indexes, fields) if len(self.shards) > 1 else None
         if known is not None:
             return known
         if len(indexes) < 2:
             number = next(iter(indexes), 0)
-            return index_extents(number, self._load(number), rows - self.starts[number], fields)
+            return index_extents(number, self._load(number), picked - self.starts[number], fields)
         places = [np.flatnonzero(numbers == number) for number in indexes]
         parts = [
-            index_extents(number, index, rows[own] - self.starts[number], fields)
+            index_extents(number, index, picked[own] - self.starts[number], fields)
             for (number, index), own in zip(indexes.items(), places, strict=True)
         ]
         return join_row_extents(parts, places)

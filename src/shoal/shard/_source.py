@@ -154,7 +154,8 @@ class ShardSource:
     def generation(self) -> Generation | None:
         """The committed state of the dataset that is read; None where there is no one such."""
         parts = self.index.parts if isinstance(self.index, SegmentTable) else ()
-        return parts[0][0].generation if len({id(opened) for opened, _ in parts}) == 1 else None
+        generations = {id(opened): opened.generation for opened, _ in parts}
+        return next(iter(generations.values())) if len(generations) == 1 else None
 
     @property
     def dataset_metadata(self) -> dict[str, Any]:
@@ -287,17 +288,17 @@ class ShardSource:
             shard, stop = self.shard(number), own + rows.stop - rows.start
             if stop <= len(shard):
                 return shard_extents(shard, slice(own, stop), self.wanted_fields(number, fields))
-            rows = np.arange(rows.start, rows.stop)
+        picked: IntArray = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
         numbers, wanted = np.empty(0, np.int64), dict[int, Sequence[str] | None]()
         if fields is None and self._pick is not None:
-            numbers = self.index.numbers(rows)
+            numbers = self.index.numbers(picked)
             wanted = {number: self.wanted_fields(number, None) for number in sorted(set(numbers.tolist()))}
         if len({None if names is None else tuple(names) for names in wanted.values()}) < 2:
-            found = self.index.extents(rows, next(iter(wanted.values()), fields))
+            found = self.index.extents(picked, next(iter(wanted.values()), fields))
             return open_extents(found, {number: self.shard(number) for number in found.numbers or (0,)})
         shards = {number: self.shard(number) for number in wanted}
         places = [np.flatnonzero(numbers == number) for number in shards]
-        parts = [self.index.extents(rows[own], wanted[number]) for number, own in zip(shards, places, strict=True)]
+        parts = [self.index.extents(picked[own], wanted[number]) for number, own in zip(shards, places, strict=True)]
         return open_extents(join_row_extents(parts, places), shards)
 
     def read_one(self, row: int, fields: Sequence[str] | None = None, decoders: Decoders = _NO_DECODERS) -> Sample:
