@@ -182,6 +182,56 @@ def test_a_new_split_joins(place, write):
     assert (len(keys(place, split="train")), keys(place, split="test")) == (3, ["new0", "new1"])
 
 
+SPLIT_WRITERS = {
+    "ShardWriter": lambda place, rows, split, **options: write_with_shard_writer(place, rows, split=split, **options),
+    "write_samples": lambda place, rows, split, **options: shoal.write_samples(rows, place, split=split, **options),
+    "ShardingService": lambda place, rows, split, **options: ShardingService(place).create_shards_from_data(
+        rows, {"split": split}, **options
+    ),
+    "build_shards": lambda place, rows, split, **options: build(place, rows, split=split, **options),
+    "build_shards, x": lambda place, rows, split, **options: build(f"{place}/x-%06d.tar", rows, split=split, **options),
+}
+
+
+@pytest.mark.parametrize("write", SPLIT_WRITERS)
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_no_split_is_lost_to_another_of_the_same_names(place, write, overwrite):
+    SPLIT_WRITERS[write](place, samples(3, "old"), "train")
+    before = contents(place)
+    if write not in ("write_samples", "build_shards"):  # the others write the same names for every split
+        with pytest.raises(ObjectExistsError, match=r"Split 'train' has shards of the names.*'test-%06d.tar'"):
+            SPLIT_WRITERS[write](place, samples(), "test", overwrite=overwrite)
+        assert contents(place) == before
+    else:
+        SPLIT_WRITERS[write](place, samples(), "test", overwrite=overwrite)
+        assert keys(place, split="test") == ["new0", "new1"]
+    assert keys(place, split="train") == ["old0", "old1", "old2"]
+
+
+def test_a_folder_takes_splits_one_after_the_other(place):
+    for split in ("train", "val", "test"):
+        shoal.write_samples(samples(2, split), place, split=split)
+    shoal.write_samples(samples(1, "new"), place, split="val", overwrite=True)
+    shoal.write_samples(samples(1, "more"), place, split="test", append=True)
+    assert keys(place, split="train") == ["train0", "train1"]
+    assert keys(place, split="val") == ["new0"]
+    assert keys(place, split="test") == ["test0", "test1", "more0"]
+    shoal.write_samples(samples(2, "a"), f"{place}/b/{{split}}-%06d.tar", split="val")
+    assert contents(f"{place}/b").keys() >= {f"{place}/b/val-000000.tar"}
+
+
+@pytest.mark.parametrize("write", [one for one in SPLIT_WRITERS if one != "ShardingService"])
+def test_two_words_for_a_split_are_one_split(place, write):
+    shoal.write_samples(samples(3, "old"), f"{place}/validation-%06d.tar")
+    with pytest.raises(ObjectExistsError, match=r"'validation' already exists"):
+        SPLIT_WRITERS[write](place, samples(), "val")
+    SPLIT_WRITERS[write](place, samples(), "val", overwrite=True)
+    assert keys(place, split="validation") == keys(place, split="dev") == keys(place) == ["new0", "new1"]
+    if not write.startswith("build"):
+        SPLIT_WRITERS[write](place, samples(1, "more"), "dev", append=True)
+        assert keys(place, split="validation") == keys(place) == ["new0", "new1", "more0"]
+
+
 @every_writer
 @pytest.mark.parametrize("new", [[Dog(1.0)], samples()], ids=["another type", "no type"])
 def test_a_new_split_of_another_type_does_not_join(place, write, new):

@@ -197,16 +197,22 @@ def _next_number(keys: pa.ChunkedArray) -> int:
     return 0 if highest is None else int(highest) + 1
 
 
-def shard_pattern(path: str, max_samples: int | None, max_bytes: int | None) -> str:
+def shard_pattern(path: str, max_samples: int | None, max_bytes: int | None, split: str | None = None) -> str:
     """The pattern of shards: of a folder, of one tar, or of numbered ones where shards have a limit.
 
     Examples:
-        >>> shard_pattern("data", None, None), shard_pattern("x.tar", None, None), shard_pattern("x.tar.gz", 100, None)
-        ('data/shard-%06d.tar', 'x.tar', 'x-%06d.tar.gz')
+        >>> (
+        ...     shard_pattern("data", None, None),
+        ...     shard_pattern("data", None, None, "val"),
+        ...     shard_pattern("x.tar", None, None),
+        ... )
+        ('data/shard-%06d.tar', 'data/val-%06d.tar', 'x.tar')
+        >>> shard_pattern("x.tar.gz", 100, None)
+        'x-%06d.tar.gz'
     """
     ending = max((ending for ending in SHARD_ENDINGS if path.lower().endswith(ending)), key=len, default=None)
     if ending is None:
-        return f"{path.rstrip('/')}/shard-%06d.tar"
+        return f"{path.rstrip('/')}/{split or 'shard'}-%06d.tar"
     if is_numbered(path) or (max_samples is None and max_bytes is None):
         return path
     return f"{path[: -len(ending)]}-%06d{path[-len(ending) :]}"

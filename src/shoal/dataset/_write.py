@@ -40,13 +40,14 @@ def write_samples(
     """Write typed samples, or dicts, and open what was written.
 
     ``path`` names one tar (``data.tar``), numbered ones (``data-%06d.tar``), or a folder, which gets
-    ``shard-%06d.tar``. A single tar becomes numbered ones when ``max_samples`` or ``max_bytes`` is given. Samples are
-    taken one at a time and their keys are their numbers, so the same samples give the same bytes. All must be of one
-    type, which the manifest keeps. Dicts keep their ``__key__``. ``compression`` is ``"gzip"`` or ``"zstd"``,
-    ``metadata`` goes into the manifest and each shard, ``split`` names the part of the dataset this is,
-    ``overwrite`` replaces the split that is there, once the new one is complete, ``append`` adds shards after those
-    that are there, and ``resume`` goes on after the finished shards of a run that was interrupted. ``hashed`` keeps
-    each shard's sha256 in the manifest, ``durable`` waits until each shard would survive a power cut.
+    ``shard-%06d.tar``, or ``val-%06d.tar`` with ``split="val"``. A single tar becomes numbered ones when
+    ``max_samples`` or ``max_bytes`` is given. Samples are taken one at a time and their keys are their numbers, so the
+    same samples give the same bytes. All must be of one type, which the manifest keeps. Dicts keep their ``__key__``.
+    ``compression`` is ``"gzip"`` or ``"zstd"``, ``metadata`` goes into the manifest and each shard, ``split`` names the
+    part of the dataset this is, ``overwrite`` replaces the split that is there, once the new one is complete,
+    ``append`` adds shards after those that are there, and ``resume`` goes on after the finished shards of a run that
+    was interrupted. ``hashed`` keeps each shard's sha256 in the manifest, ``durable`` waits until each shard would
+    survive a power cut.
 
     Raises:
         WriteError: There are no samples.
@@ -71,7 +72,7 @@ def write_samples(
     kind = type(first)
     typed = is_record(kind)
     packed = typed or issubclass(kind, DictSample)
-    pattern = shard_pattern(os.fspath(path), max_samples, max_bytes)
+    pattern = shard_pattern(os.fspath(path), max_samples, max_bytes, split)
     writer = ShardWriter(
         pattern,
         max_samples=(10_000 if is_numbered(pattern) else 1 << 62) if max_samples is None else max_samples,

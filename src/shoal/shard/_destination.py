@@ -13,14 +13,15 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from shoal.errors import ObjectExistsError
-from shoal.store._url import join_url
+from shoal.store._url import join_url, relative_url
 
 from . import _dataset_schema
-from ._discovery import shards_by_split
+from ._discovery import splits_without_manifest
 from ._journal import UnfinishedWrite, unfinished_writes
 from ._manifest import Manifest, ShardRecord, load_manifest, merge_shards, record_of
 from ._open_shards import open_shard
 from ._read import read_row
+from ._split_names import same_split
 from ._stored_rows import save_rows
 from ._write_target import enumerate_names, fits_pattern, list_tars
 
@@ -50,8 +51,8 @@ class Destination:
     ) -> list[str]:
         """The shards that a write of ``splits``, whose names ``is_written`` tells, replaces.
 
-        With ``join`` the splits may exist: the write was allowed when it began. Raises ObjectExistsError where the
-        writer may not write; the error names the choices.
+        With ``join`` the splits may exist: the write was allowed when it began. Shards of other splits are never
+        replaced. Raises ObjectExistsError where the writer may not write; the error names the choices.
         """
         append = ", pass append=True to add to it," if can_append else ""
         choices = f"Choose another folder{append} or pass overwrite=True to replace it"
@@ -64,20 +65,32 @@ class Destination:
                 shard=self.root,
                 hint=f"Choose another folder{adopt}",
             )
+        splits = {same_split(split, self.manifest.splits) for split in splits}
         listed = {
             record.path: split
             for split, records in self.manifest.splits.items()
             for record in records
             if split in splits or is_written(record.path)
         }
-        conflicts = [path for path, split in listed.items() if not join or split not in splits or is_written(path)]
+        taken = next((path for path, split in listed.items() if split not in splits), None)
+        if taken is not None:  # not even overwrite=True replaces a split that is not written
+            name, number = next(iter(splits), "other"), ", pass append=True for later numbers," if can_append else ""
+            raise ObjectExistsError(
+                f"Split {listed[taken]!r} has shards of the names that are to be written",
+                found=join_url(self.root, taken),
+                hint=f"Choose another folder{number} or other names, such as '{name}-%06d.tar'",
+            )
+        conflicts = [path for path in listed if not join or is_written(path)]
         if conflicts and not overwrite:
             raise ObjectExistsError(
                 f"Split {listed[conflicts[0]]!r} already exists", found=join_url(self.root, conflicts[0]), hint=choices
             )
         if self.unlisted and not overwrite:
             raise ObjectExistsError("Dataset already exists", found=join_url(self.root, self.unlisted[0]), hint=choices)
-        writing = next((write for write in self.unfinished if write.shards and write.split in splits), None)
+        writing = next(
+            (write for write in self.unfinished if write.shards and same_split(write.split or "", splits) in splits),
+            None,
+        )
         if writing is not None and not overwrite and not join:
             raise ObjectExistsError(
                 f"Split {writing.split!r} is being written, or its writer was interrupted",
@@ -89,6 +102,7 @@ class Destination:
     def refuse_new(self, now: Manifest, splits: Collection[str], own: Collection[str]) -> None:
         """Raise ObjectExistsError where others have finished shards of these splits since this was loaded."""
         known = {record.path for record in self.manifest.shards}.union(own)
+        splits = {same_split(split, now.splits) for split in splits}
         new = [
             (split, record.path)
             for split, records in now.splits.items()
@@ -119,11 +133,16 @@ def _is_of_one(writes: Iterable[UnfinishedWrite], path: str) -> bool:
 
 
 def index_unlisted(destination: Destination) -> Manifest:
-    """The manifest, with the tars that it does not list; each is indexed, and the index kept in the cache."""
+    """The manifest, with the tars that it does not list; each is indexed, and the index kept in the cache.
+
+    They are of the splits that they are of without a manifest; where Energon's ``split.yaml`` leaves a shard out, it
+    stays out.
+    """
     root, manifest = destination.root, destination.manifest
-    urls = {join_url(root, path): path for path in destination.unlisted}
-    for split, members in shards_by_split(urls, root).items():
-        manifest = merge_shards(manifest, split, [_index_one(url, urls[url]) for url in members])
+    unlisted = set(destination.unlisted)
+    for split, members in splits_without_manifest(root).items() if unlisted else ():
+        paths = [path for url in members if (path := relative_url(url, root)) in unlisted]
+        manifest = merge_shards(manifest, split, [_index_one(join_url(root, path), path) for path in paths])
     return manifest
 
 
@@ -135,9 +154,10 @@ def _index_one(url: str, path: str) -> ShardRecord:
         shard.close()
 
 
-def save_indexes(destination: Destination) -> None:
-    """Save the indexes of the tars that `index_unlisted` added beside them."""
-    for path in destination.unlisted:
+def save_indexes(destination: Destination, manifest: Manifest) -> None:
+    """Save the indexes of the tars that `index_unlisted` added to ``manifest`` beside them."""
+    added = {record.path for record in manifest.shards}.intersection(destination.unlisted)
+    for path in sorted(added):
         shard = open_shard(join_url(destination.root, path))
         try:
             save_rows(shard.index, destination.root, path)

@@ -33,6 +33,7 @@ __all__ = [
     "open_dataset",
     "own_files",
     "shards_by_split",
+    "splits_without_manifest",
     "tars_below",
 ]
 
@@ -54,15 +55,15 @@ class ShardList:
     shards: Sequence[ShardRef]
     manifest: Manifest | None = None
     root: str | None = None
-    energon_splits: Mapping[str, Sequence[str]] | None = None
-    """URLs of the shards of each split, where Energon's ``split.yaml`` lists them."""
+    listed_splits: Mapping[str, Sequence[str]] | None = None
+    """URLs of the shards of each split, where the folder says them: Energon's ``split.yaml``, or its folders."""
     table: SegmentTable | None = None
     """The index of the shards, where a generation of a dataset names them."""
 
     @property
     def has_splits(self) -> bool:
-        """Whether a manifest or ``split.yaml`` lists the splits."""
-        return self.has_manifest or self.energon_splits is not None
+        """Whether a manifest or the folder says the splits."""
+        return self.has_manifest or self.listed_splits is not None
 
     @property
     def has_manifest(self) -> bool:
@@ -77,8 +78,8 @@ class ShardList:
         if self.manifest is not None and self.root is not None:
             splits = self.manifest.splits.items()
             listed = {name: [join_url(self.root, record.path) for record in records] for name, records in splits}
-        elif self.energon_splits is not None:
-            listed = {name: list(members) for name, members in self.energon_splits.items()}
+        elif self.listed_splits is not None:
+            listed = {name: list(members) for name, members in self.listed_splits.items()}
         else:
             return shards_by_split(urls, self.root)
         return {name: [url for url in members if url in urls] for name, members in listed.items()}
@@ -189,6 +190,11 @@ def _folder_without_manifest(root: str, split: str | None) -> ShardList:
     splits = load_energon_splits(root, [relative_url(url, root) for url in tars])
     members = [url for name in splits for url in splits[name]] if split is None else splits[find_split(split, splits)]
     return ShardList(tuple(ShardRef(url) for url in dict.fromkeys(members)), None, root, splits)
+
+
+def splits_without_manifest(root: str) -> dict[str, list[str]]:
+    """The URLs of a folder's tars by split, as Energon's ``split.yaml`` or their names say."""
+    return _folder_without_manifest(root, None).urls_by_split()
 
 
 def _ref(root: str, record: ShardRecord, manifest: Manifest) -> ShardRef:

@@ -86,6 +86,9 @@ class Source(Protocol):
         ...
 
 
+UrlsBySplit = Callable[[], Mapping[str, Sequence[str]]]
+
+
 class ShardSource:
     """Tar shards as one sequence. Shards open when they are first needed, and the least used close again."""
 
@@ -97,8 +100,11 @@ class ShardSource:
         verify: bool = True,
         manifest: Manifest | None = None,
         cache: str | None = None,
+        urls_by_split: UrlsBySplit | None = None,
     ) -> None:
         self.manifest = manifest
+        self.urls_by_split = urls_by_split
+        """Gives the URLs of the shards of each split; None where only their names may say it."""
         self._verify = verify
         self._cache = cache
         self.index: Table

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from shoal.errors import FieldError
 
-__all__ = ["find_split", "split_alias", "split_of"]
+__all__ = ["find_split", "same_split", "split_alias", "split_of"]
 
 # The words that name a split, as Hugging Face reads them: delimited by anything but letters.
 _SPLIT_NAMES = {
@@ -54,3 +54,16 @@ def find_split(name: str, present: Iterable[str]) -> str:
     if len(fitting) != 1:
         raise FieldError("no such split", expected=" or ".join(names) or "none: it is empty", found=name)
     return fitting[0]
+
+
+def same_split(name: str, present: Iterable[str]) -> str:
+    """The one of ``present`` that is the split ``name``, perhaps by another word; ``name`` where none is.
+
+    Examples:
+        >>> same_split("val", ["train", "validation"]), same_split("val", ["train"])
+        ('validation', 'val')
+    """
+    try:
+        return find_split(name, present)
+    except FieldError:
+        return name

@@ -34,7 +34,7 @@ from ._manifest import (
 from ._member_names import META_MEMBER, check_key
 from ._shard_file import SampleEncoder, ShardFile
 from ._shard_rows import ShardRows
-from ._split_names import split_of
+from ._split_names import same_split, split_of
 from ._stored_rows import remove_shards, save_rows
 from ._tar_header import BLOCK, padded
 
@@ -80,21 +80,20 @@ class WriteOptions:
 class ShardWriter:
     """Write samples into numbered tar shards, each with its index, and a manifest at the end.
 
-    ``pattern`` names the shards, with one ``%06d`` or ``{:06d}``; a name with neither a number nor an ending is a
-    folder for them. A shard is closed when the next sample would go over ``max_samples`` or ``max_bytes``. A sample is
-    a mapping from field to value, bytes or anything the field's codec takes; ``__key__`` names it, and a running number
-    is used where there is none. The same samples give the same bytes. ``compression`` is ``"gzip"``, ``"bz2"``,
-    ``"xz"`` or ``"zstd"``; without one, a name such as ``x.tar.gz`` says it.
+    ``pattern`` names the shards, with one ``%06d`` or ``{:06d}``, and perhaps ``{split}``; a name with neither a number
+    nor an ending is a folder for them. A shard is closed when the next sample would go over ``max_samples`` or
+    ``max_bytes``. A sample is a mapping from field to value, bytes or anything the field's codec takes; ``__key__``
+    names it, and a running number is used where there is none. The same samples give the same bytes. ``compression`` is
+    ``"gzip"``, ``"bz2"``, ``"xz"`` or ``"zstd"``; without one, a name such as ``x.tar.gz`` says it.
 
     Leaving the ``with`` block by an exception leaves no half shard and no manifest; finished shards stay, and a rerun
     with ``resume=True`` goes on after them: it passes over as many samples as they hold.
 
     A folder that has shards of the same split (with other fields, where ``pattern`` names one tar), samples of another
     schema, or tars that no manifest lists, is refused, unless ``append=True`` or ``overwrite=True`` is given.
-    ``overwrite=True`` replaces the split, and shards with the names that are written, all at once when the new ones are
-    complete; ``append=True`` adds shards after those that are there, tars that no manifest lists included, and they
-    belong to the dataset when all of them are complete. ``root`` is the dataset's folder where shards are in a folder
-    below it.
+    ``overwrite=True`` replaces the split and no shard of another one, all at once when the new shards are complete;
+    ``append=True`` adds shards after those that are there, tars that no manifest lists included, and they belong to the
+    dataset when all of them are complete. ``root`` is the dataset's folder where shards are in a folder below it.
 
     Examples:
         >>> import shoal
@@ -185,6 +184,7 @@ class ShardWriter:
         recover(self.root)
         finished = self._journal.read() if self._resume else []
         destination = self._destination = load_destination(self.root, self._name)
+        self._split_name = same_split(self._split_name, destination.manifest.splits)
         is_left_over = self._journal.left_in_place()
         if is_left_over:  # tars with these names are ours
             unlisted = tuple(path for path in destination.unlisted if not self._has_name(path))
@@ -218,6 +218,7 @@ class ShardWriter:
     def _plan_append(self, destination: Destination) -> None:
         """Number the new shards and samples after those that are there; index those that no manifest lists."""
         self._listed_before = before = index_unlisted(destination)
+        self._split_name = same_split(self._split_name, before.splits)
         numbers = [number_in_name(self._name, record.path) for record in before.shards]
         self._first_number = 1 + max((number for number in numbers if number is not None), default=-1)
         if self._first_number and self._is_one_tar:
@@ -384,7 +385,7 @@ class ShardWriter:
 
     def _publish(self) -> None:
         if self._append:
-            save_indexes(self._destination)
+            save_indexes(self._destination, self._listed_before)
         if self._replaced:
             staged = [record.path for record in self.shards]
             commit(self.root, self._manifest, staged=staged, replaced=self._replaced)
@@ -495,6 +496,7 @@ def write_shard(
 
 def _shard_pattern(pattern: str, split: str | None) -> str:
     """The pattern of shard names; a name without number and ending is the folder they go to."""
+    pattern = pattern.replace("{split}", split or "train")
     if not pattern.endswith("/") and ("." in base_name(pattern) or numbered_name(pattern, 0) != pattern):
         return pattern
     return join_url(pattern, f"{split or 'shard'}-%06d.tar")
