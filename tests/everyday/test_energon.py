@@ -77,9 +77,9 @@ def test_each_split_is_what_split_yaml_lists(root, layout):
         assert keys_of(shoal.load_dataset(root, split=name)) == keys(splits[name])
         assert keys_of(shoal.load_dataset([root], split=name)) == keys(splits[name])
     assert keys_of(shoal.load_dataset(root, split="validation")) == keys(splits["val"])
-    assert {name: keys_of(part) for name, part in shoal.load_dataset(root).items() if splits[name]} == {
-        name: keys(shards) for name, shards in splits.items() if shards
-    }
+    loaded = shoal.load_dataset(root)
+    assert {name: keys_of(part) for name, part in loaded.items()} == {name: keys(splits[name]) for name in splits}
+    assert loaded.num_samples == {name: SAMPLES * len(shards) for name, shards in splits.items()}
     assert keys_of(shoal.load_dataset(root, split="train[:2]+val[2:]")) == [*keys([0])[:2], *keys(splits["val"])[2:]]
     assert keys_of(shoal.Dataset(root)) == [key for shards in splits.values() for key in keys(shards)]
     assert next(iter(shoal.DataLoader(shoal.Dataset(root, split="val"), batch_size=None)))["__key__"] == "3-0"
@@ -94,6 +94,25 @@ def test_what_shoal_writes_from_it_keeps_the_splits(tmp_path):
     manifest = load_manifest(root)
     assert {name: len(records) for name, records in manifest.splits.items()} == {"train": 3, "val": 1, "test": 1}
     assert keys_of(shoal.load_dataset(root, split="train")) == keys([0, 1, 2])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_appending_keeps_the_splits(root, layout, split):
+    text, splits = LAYOUTS[layout]
+    prepare(root, text)
+    shoal.write_samples([{"__key__": "new", "txt": "hello"}], f"{root}/new-%06d.tar", split=split, append=True)
+    for name, shards in splits.items():
+        new = ["new"] if name in (split, "val" if split == "validation" else split) else []
+        if shards or new:
+            assert keys_of(shoal.Dataset(root, split=name)) == [*keys(shards), *new]
+    assert len(shoal.Dataset(root)) == SAMPLES * sum(map(len, splits.values())) + 1
+
+
+def test_a_shard_of_two_splits(root):
+    prepare(root, "split_parts: {train: [shard_000.tar, shard_001.tar], val: [shard_001.tar, shard_002.tar]}")
+    assert keys_of(shoal.load_dataset(root, split="val[2:6]+train[:6]")) == [*keys([1, 2])[2:6], *keys([0, 1])[:6]]
+    assert keys_of(shoal.load_dataset(root, split="train+val")) == keys([0, 1, 1, 2])
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import numpy as np
 
 from shoal._typing import IntArray
 from shoal.errors import ObjectNotFoundError, UnsafeNameError, WriteError
+from shoal.formats._raw import class_folders, folder_splits
 from shoal.formats._registry import detect_name
 from shoal.shard._manifest import load_manifest
 from shoal.shard._member_names import WEBDATASET_RULE, KeyRule, check_field, check_key, split_name
@@ -20,7 +21,7 @@ from shoal.store._registry import store_for
 from shoal.store._url import base_name, join_url, local_path, relative_url, scheme_of
 
 from ._digests import digest_values
-from ._items import ItemsBase, map_in_threads
+from ._items import ItemsBase, SplitRuns, map_in_threads, runs_by_split
 
 __all__ = [
     "File",
@@ -38,6 +39,7 @@ File = tuple[str, int, str]
 _BLOCK = 512
 _LABEL_FIELD = "cls"
 _IMAGES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".avif"}
+_COMPRESSIONS = {".gz", ".zst", ".bz2", ".xz"}
 _MAX_READ_BYTES = 1 << 30  # one read gives at most 2 GiB on Linux
 
 
@@ -78,6 +80,8 @@ def kind_of_folder(root: str, files: Sequence[File]) -> str | None:
     """``imagefolder`` or ``folder``; None where there may be files of a format that `detect` knows."""
     paths = [path for path, _, _ in files]
     endings = {ending.lower() for ending in {path[path.rfind(".") :] for path in paths}}
+    if endings & _COMPRESSIONS:  # x.jsonl.gz and x.tar.gz are of a format, x.gz is not
+        endings |= {"." + ".".join(base_name(path).lower().split(".")[-2:]) for path in paths}
     known = any(detect_name(f"a{ending}") is not None for ending in endings)
     if known or "index.json" in paths or load_manifest(root) is not None:
         return None
@@ -98,8 +102,9 @@ def list_files(urls: Sequence[str]) -> tuple[str, list[File]]:
 class FolderItems(ItemsBase):
     """Samples of files: ``cats/1.jpg`` and ``cats/1.txt`` are the fields ``jpg`` and ``txt`` of ``cats/1``.
 
-    With ``labels`` the first folder is the class: a field ``cls`` has its number among the sorted names. Raises
-    WriteError when two files would be one field, and when a label has no folder or no room.
+    With ``labels`` the first folder is the class: a field ``cls`` has its number among the sorted names. Where all
+    first folders are called like splits, they are the splits, and the folders in them the classes. Raises WriteError
+    when two files would be one field, and when a label has no folder or no room.
     """
 
     def __init__(
@@ -157,6 +162,15 @@ class FolderItems(ItemsBase):
         """Of the files' names, sizes and times."""
         return self._identity
 
+    def splits(self) -> SplitRuns | None:
+        """Those that the first folders are called like."""
+        splits = folder_splits([files[0][1] for files in self._fields])
+        if splits is None:
+            return None
+        count = len(splits)
+        by_split = {name: [name] for name in dict.fromkeys(splits)}
+        return runs_by_split(by_split, splits, np.arange(count + 1), np.arange(count))
+
     def sizes(self) -> IntArray:
         """The header and the padded bytes of each file."""
         label = 2 * _BLOCK if self.classes else 0
@@ -205,18 +219,21 @@ def _read_local_file(url: str, size: int) -> bytes:
 
 def _class_folders(groups: dict[str, list[tuple[str, str, int]]]) -> list[str]:
     """The folder of each sample that names its class."""
-    found = []
-    for key, files in groups.items():
-        path = files[0][1]
-        folder, slash, _ = path.partition("/")
-        if not slash:
-            raise WriteError("the file is in no folder that could name its class", found=path, key=key)
-        for field, _, _ in files:
-            if field == _LABEL_FIELD:
-                problem = "the sample has a label in a file, and one by its folder"
-                raise WriteError(problem, found=base_name(path), key=key, field=_LABEL_FIELD)
-        found.append(folder)
-    return found
+    paths = {key: {field: path for field, path, _ in files} for key, files in groups.items()}
+    return list(_named_classes(paths).values())
+
+
+def _named_classes(samples: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """The folder that names the class of each sample, of which the files by field are given."""
+    folders = class_folders([next(iter(files.values())) for files in samples.values()])
+    for (key, files), folder in zip(samples.items(), folders, strict=True):
+        if not folder:
+            found = next(iter(files.values()))
+            raise WriteError("the file is in no folder that could name its class", found=found, key=key)
+        if _LABEL_FIELD in files:
+            problem = "the sample has a label in a file, and one by its folder"
+            raise WriteError(problem, found=files[_LABEL_FIELD], key=key, field=_LABEL_FIELD)
+    return dict(zip(samples, folders, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,10 +250,10 @@ class FolderPlan:
 
     def __iter__(self) -> Iterator[tuple[str, FolderSample]]:
         """Yield the samples; files are read when their fields are accessed."""
-        labels = {name: number for number, name in enumerate(self.classes)}
+        numbers = {name: number for number, name in enumerate(self.classes)}
+        named = _named_classes(self.samples) if numbers else {}
         for key, files in self.samples.items():
-            label = labels[next(iter(files.values())).partition("/")[0]] if labels else None
-            yield key, FolderSample(self.folder, files, label)
+            yield key, FolderSample(self.folder, files, numbers[named[key]] if numbers else None)
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -293,9 +310,9 @@ def plan_folder(
             _add_file(files, path, *pair, rule)
     if not files:
         raise WriteError("the folder has no files that make samples", expected="files such as 0001.jpg", found=folder)
-    classes = _class_names(files) if label_from_folder else ()
+    named = _named_classes(files) if label_from_folder else {}
     samples = {key: dict(sorted(files[key].items())) for key in sorted(files)}
-    return FolderPlan(folder, samples, classes, tuple(skipped))
+    return FolderPlan(folder, samples, tuple(sorted(set(named.values()))), tuple(skipped))
 
 
 def _walk_files(folder: str, without: str | None) -> Iterator[str]:
@@ -326,14 +343,3 @@ def _add_file(files: dict[str, dict[str, str]], path: str, key: str, field: str,
         both = f"{other} and {path}"
         raise WriteError("without folders two samples would be one", found=both, key=key, hint="keep the folders")
     fields[field] = path
-
-
-def _class_names(files: Mapping[str, Mapping[str, str]]) -> tuple[str, ...]:
-    for key, fields in files.items():
-        path = next(iter(fields.values()))
-        if "/" not in path:
-            raise WriteError("the file is in no folder that could name its class", found=path, key=key)
-        if _LABEL_FIELD in fields:
-            problem = "the sample has a label in a file, and one by its folder"
-            raise WriteError(problem, found=fields[_LABEL_FIELD], key=key, field=_LABEL_FIELD)
-    return tuple(sorted({path.partition("/")[0] for fields in files.values() for path in fields.values()}))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import bisect
 import functools
 import hashlib
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,10 +21,12 @@ from shoal.dataset._dataset import Dataset
 from shoal.errors import OptionError
 from shoal.formats._registry import SourceOptions, open_source
 from shoal.shard._copy import CopySource, open_copy_source
+from shoal.shard._discovery import shards_by_split
 from shoal.shard._manifest import Manifest
 from shoal.shard._row_view import RowView
 from shoal.shard._shard import Sample
 from shoal.shard._source import ShardSource, Source
+from shoal.shard._split_names import same_split
 from shoal.store._base import ObjectInfo
 
 from ._digests import checksum_sample, digest_values
@@ -39,6 +42,7 @@ __all__ = [
     "SourceItems",
     "SplitRuns",
     "map_in_threads",
+    "runs_by_split",
 ]
 
 Read = Sample | Exception
@@ -119,8 +123,50 @@ class SourceItems(ItemsBase):
         infos: Sequence[ObjectInfo] = getattr(self.source, "infos", ())
         return digest_values([(info.url, info.size, info.version) for info in infos], len(self))
 
+    def splits(self) -> SplitRuns | None:
+        """Those that the names of the files say."""
+        urls, starts = _files_of(self.source)
+        return runs_by_split(shards_by_split(urls), urls, starts, np.arange(len(self))) if urls else None
+
     def _samples(self, numbers: IntArray) -> Sequence[Any]:
         return self.source.read(numbers)
+
+
+def _files_of(source: Source) -> tuple[list[str], IntArray]:
+    """The URLs of the files of a source, and the number of the first sample in each; none where it has no files."""
+    if isinstance(source, ShardSource):
+        return [ref.url for ref in source.shards], source.starts
+    infos: Sequence[ObjectInfo] = getattr(source, "infos", ())
+    starts = getattr(source, "starts", np.arange(len(infos) + 1))  # where each file is a sample, there are none
+    return [info.url for info in infos], starts
+
+
+def _splits_of_dataset(dataset: Dataset[Any]) -> SplitRuns | None:
+    urls, starts = _files_of(dataset.source)
+    listed = dataset.source.urls_by_split if isinstance(dataset.source, ShardSource) else None
+    by_split = shards_by_split(urls) if listed is None else listed()
+    return runs_by_split(by_split, urls, starts, dataset.rows.as_array()) if urls else None
+
+
+def runs_by_split(
+    by_split: Mapping[str, Sequence[str]], urls: Sequence[str], starts: IntArray, rows: IntArray
+) -> SplitRuns:
+    """The runs of items of each split, where item i is sample ``rows[i]`` of files that begin at ``starts``.
+
+    Examples:
+        >>> by_split = {"train": ["a", "c"], "test": ["b"]}
+        >>> runs_by_split(by_split, ["a", "b", "c"], np.array([0, 2, 3, 6]), np.array([0, 1, 2, 3, 5]))
+        {'train': [(0, 2), (3, 5)], 'test': [(2, 3)]}
+    """
+    names = list(by_split)
+    numbers = {url: number for number, name in reversed(list(enumerate(names))) for url in by_split[name]}
+    split_of_file = np.array([numbers[url] for url in urls])
+    splits = split_of_file[np.searchsorted(starts, rows, "right") - 1]
+    edges = np.concatenate(([0], np.flatnonzero(np.diff(splits)) + 1, [len(splits)])) if len(rows) else np.zeros(1, int)
+    runs: dict[str, list[tuple[int, int]]] = {}
+    for start, stop in itertools.pairwise(edges.tolist()):
+        runs.setdefault(names[splits[start]], []).append((start, stop))
+    return {name: runs[name] for name in names if name in runs}
 
 
 class ShardItems(ItemsBase):
@@ -181,19 +227,8 @@ class ShardItems(ItemsBase):
         return self.source.manifest
 
     def splits(self) -> SplitRuns | None:
-        """Those of the manifest, where the dataset has all of its shards, in order."""
-        manifest = self.source.manifest
-        records = [] if manifest is None else list(manifest.shards)
-        is_whole = len(records) == len(self.source.shards) and self.rows.is_ascending
-        if manifest is None or not is_whole:
-            return None
-        runs: dict[str, Sequence[tuple[int, int]]] = {}
-        at = 0
-        for split, own in manifest.splits.items():
-            span = self.rows.rank(self.source.starts[[at, at + len(own)]]).tolist()
-            runs[split] = [(span[0], span[1])]
-            at += len(own)
-        return runs
+        """Those that the shards are of: by the manifest, Energon's ``split.yaml``, or the shards' names."""
+        return _splits_of_dataset(self._dataset)
 
     def _samples(self, numbers: IntArray) -> Sequence[Any]:
         return self.source.read(self.rows.rows_at(numbers))
@@ -212,6 +247,10 @@ class DatasetItems(ItemsBase):
     def identity(self) -> str:
         """The dataset's own."""
         return self._dataset.fingerprint
+
+    def splits(self) -> SplitRuns | None:
+        """Those that the files of the samples are of."""
+        return _splits_of_dataset(self._dataset)
 
     def _samples(self, numbers: IntArray) -> Sequence[Any]:
         return self._dataset.samples_at(numbers)
@@ -273,7 +312,8 @@ class JoinedItems:
         joined: dict[str, list[tuple[int, int]]] = {}
         for base, part, runs in zip(self.starts, self.parts, own, strict=False):
             for split, spans in (runs or {"train": [(0, len(part))]}).items():
-                joined.setdefault(split, []).extend((base + start, base + stop) for start, stop in spans)
+                runs_so_far = joined.setdefault(same_split(split, joined), [])
+                runs_so_far.extend((base + start, base + stop) for start, stop in spans)
         return joined
 
     def part_of(self, number: int) -> int:

@@ -130,6 +130,8 @@ def plan_shards(
             shards.append(PlannedShard(path, split, start + first, start + last))
         groups.append(own)
         start += len(own)
+    if len({shard.path for shard in shards}) < len(shards):
+        raise OptionError("several splits need names of their own", expected="{split} in the name", found=options.name)
     items = np.concatenate(groups) if groups else np.empty(0, np.int64)
     return Plan(items.astype(np.int64), tuple(shards))
 

@@ -96,7 +96,7 @@ def _index_path(
     """Index the shards of one path. Returns the dataset's root too, unless indexes are kept in the cache."""
     located, check = _locate(path, source)
     root = _dataset_root(located) if beside else None
-    splits = {} if located.energon_splits is None else located.urls_by_split()
+    splits = {} if located.listed_splits is None else located.urls_by_split()
     split_of_url = {url: name for name, urls in splits.items() for url in urls}
     done = []
     with progress("indexing", len(located.shards), quiet=quiet) as advance:

@@ -21,9 +21,10 @@ import typer
 from shoal.dataset._dataset import Dataset
 from shoal.dataset._tabular import ColumnSummary
 from shoal.errors import FieldError, OptionError, SampleKeyError, ShoalError
+from shoal.shard._discovery import shards_by_split
 from shoal.shard._manifest import ShardRecord
 from shoal.shard._source import ShardSource
-from shoal.shard._split_names import split_of
+from shoal.shard._split_names import find_split
 from shoal.store._registry import store_for
 
 from ._options import (
@@ -110,13 +111,16 @@ def _describe(dataset: Dataset[Any], path: str, split: str | None, *, quiet: boo
 def _records_by_split(source: ShardSource, split: str | None, quiet: bool) -> dict[str, list[ShardRecord]]:
     manifest = source.manifest
     if manifest is not None:
-        return {name: list(records) for name, records in manifest.splits.items() if split in (None, name)}
+        names = list(manifest.splits) if split is None else [find_split(split, manifest.splits)]
+        return {name: list(manifest.splits[name]) for name in names}
     index_missing_shards(source, quiet=quiet)
-    splits: dict[str, list[ShardRecord]] = {}
-    for number, ref in enumerate(source.shards):
-        record = source.index.record(number, ref.url)
-        splits.setdefault(split or split_of(ref.url.rpartition("/")[2]), []).append(record)
-    return splits
+    numbers = {ref.url: number for number, ref in enumerate(source.shards)}
+    by_split = shards_by_split(numbers) if source.urls_by_split is None else source.urls_by_split()
+    return {
+        name: [source.index.record(numbers[url], url) for url in urls]
+        for name, urls in by_split.items()
+        if split is None or name == find_split(split, by_split)
+    }
 
 
 def _count_records(records: list[ShardRecord]) -> dict[str, int]:
@@ -227,7 +231,7 @@ def _list_records(source: ShardSource, split: str | None) -> Sequence[ShardRecor
     """Return the records of the manifest, or where there is none, of the indexes."""
     manifest = source.manifest
     if manifest is not None:
-        return manifest.shards if split is None else manifest.splits[split]
+        return manifest.shards if split is None else manifest.splits[find_split(split, manifest.splits)]
     return [source.index.record(number, ref.url) for number, ref in enumerate(source.shards)]
 
 

@@ -13,6 +13,7 @@ import typer
 from shoal.build._folders import FolderPlan, plan_folder
 from shoal.dataset._dataset import Dataset
 from shoal.errors import FormatError, ObjectExistsError, ObjectNotFoundError, OptionError, StoreError, UnsafeNameError
+from shoal.formats._raw import folder_splits
 from shoal.formats._registry import detect, formats
 from shoal.formats._writers import WRITABLE, write_format
 from shoal.shard._member_names import KeyRule
@@ -78,6 +79,11 @@ def pack(
     """  # noqa: D301 - click's own mark for a paragraph that is not to be wrapped
     source, pattern = local_path(folder), _shard_pattern(out, split)
     plan = _plan_packing(source, pattern, flatten, label_from_folder)
+    splits = folder_splits([next(iter(files.values())) for files in plan.samples.values()])
+    if split is None and splits is not None and len(set(splits)) > 1:
+        found = " and ".join(sorted(set(splits)))
+        hint = "pack the folder of each with --split, or use `shoal build`, which keeps the splits"
+        raise OptionError("the folder holds several splits", expected="--split", found=found, hint=hint)
     writer = ShardWriter(
         pattern,
         max_samples=max_samples,

@@ -20,7 +20,8 @@ from shoal.shard._manifest import Manifest
 from shoal.shard._row_view import RowView
 from shoal.shard._segment_table import SegmentTable
 from shoal.shard._shard import Decoders, Sample
-from shoal.shard._source import ShardSource, Source
+from shoal.shard._source import ShardSource, Source, UrlsBySplit
+from shoal.shard._split_names import same_split
 from shoal.shard._stream import ErrorLog
 from shoal.shard._table import join_columns, refuse_unknown_column
 
@@ -277,7 +278,10 @@ class ShardsConcatenated:
         schemas = [source.manifest.schema for source in sources.values() if source.manifest is not None]
         manifest = Manifest({}, {}, schemas[0]) if schemas and schemas[0] is not None else None
         refs = [ref for source in sources.values() for ref in source.shards]
-        return ShardSource(refs, rule=first.rule, verify=first.verify, manifest=manifest)
+        splits = [source.urls_by_split for source in sources.values() if source.urls_by_split is not None]
+        return ShardSource(
+            refs, rule=first.rule, verify=first.verify, manifest=manifest, urls_by_split=lambda: _join_splits(splits)
+        )
 
     def rows_in_view(self, source: Source) -> RowView | None:
         """The samples of each part, one part after the other."""
@@ -294,6 +298,14 @@ class ShardsConcatenated:
     def refreshed(self) -> ShardsConcatenated:
         """The same of what is there now."""
         return ShardsConcatenated(tuple(part.refresh() for part in self.parts))
+
+
+def _join_splits(splits: Iterable[UrlsBySplit]) -> dict[str, list[str]]:
+    joined: dict[str, list[str]] = {}
+    for urls_by_split in splits:
+        for name, urls in urls_by_split().items():
+            joined.setdefault(same_split(name, joined), []).extend(urls)
+    return joined
 
 
 def _shards(part: Dataset[Any]) -> ShardSource:

@@ -14,6 +14,7 @@ from shoal.formats._registry import detect, has_format
 from shoal.protocols import DataFiles, DataSource
 from shoal.shard._discovery import ShardList, files_below, is_dataset_folder, locate_shards, shards_by_split
 from shoal.shard._row_view import RowView
+from shoal.shard._split_names import same_split
 from shoal.shard._table import ShardRef
 from shoal.store._pattern import expand_pattern
 from shoal.store._registry import store_for
@@ -51,7 +52,7 @@ class _SplitFiles:
 
     files: dict[str, list[str]]
     folder: str | None = None
-    """The folder whose manifest lists the files. It is opened instead of them, to use everything in the manifest."""
+    """The folder that lists the files by split. It is opened instead of them, to use everything in its manifest."""
     sample_type: type[Any] | None = None
 
 
@@ -202,7 +203,7 @@ def _at(path: object, format: str | None) -> _SplitFiles:  # noqa: A002
         located = _of_folder(os.fspath(path), format)
         if located is None:
             return _SplitFiles(shards_by_split(_files(path, format)))
-        return _SplitFiles(located.urls_by_split(), located.root if located.has_manifest else None)
+        return _SplitFiles(located.urls_by_split(), located.root if located.has_splits else None)
     if isinstance(path, DataSource):
         urls = urls_of(path)
         return _SplitFiles({name: [urls[shard] for shard in ids] for name, ids in shards_by_split(urls).items()})
@@ -219,9 +220,9 @@ def _of_list(path: object, format: str | None) -> _SplitFiles:  # noqa: A002
             others += expand_pattern(item) if located is None else [ref.url for ref in located.shards]
             continue
         for name, urls in located.urls_by_split().items():
-            by_split.setdefault(name, []).extend(urls)
+            by_split.setdefault(same_split(name, by_split), []).extend(urls)
     for name, urls in shards_by_split(others if by_split else _checked(others, path)).items():
-        by_split.setdefault(name, []).extend(urls)
+        by_split.setdefault(same_split(name, by_split), []).extend(urls)
     return _SplitFiles(by_split)
 
 
@@ -285,10 +286,13 @@ def _of_folder(url: str, format: str | None) -> ShardList | None:  # noqa: A002
 
 
 def _of_format(root: str, format: str) -> ShardList:  # noqa: A002
-    refs = tuple(ShardRef(info.url) for info in files_below(root) if has_format(info.url, format))
-    if not refs:
+    is_of_any_file = format in ("raw", "imagefolder")
+    urls = [info.url for info in files_below(root) if is_of_any_file or has_format(info.url, format)]
+    if not urls:
         raise ObjectNotFoundError(f"the folder has no {format} files", found=root)
-    return ShardList(refs, None, root)
+    # Where folders are keys or classes, the folder is opened and not its files.
+    splits = shards_by_split(urls, root) if is_of_any_file else None
+    return ShardList(tuple(map(ShardRef, urls)), None, root, splits)
 
 
 def _open(found: _SplitFiles, split: str, options: Mapping[str, Any]) -> Dataset[Any]:
@@ -303,9 +307,11 @@ def _open_parts(found: _SplitFiles, parts: Sequence[SplitPart], options: Mapping
         return whole if parts[0].whole else whole.select(split_range(parts[0], len(whole)))
     # One dataset of all their shards, and in it the rows of the parts.
     named = list(dict.fromkeys(part.split for part in parts))
-    present = list(found.files) if found.folder is not None else named
+    listed = [url for urls in found.files.values() for url in urls]
+    folder = found.folder if len(set(listed)) == len(listed) else None  # Energon may list a shard in two splits
+    present = named if folder is None else list(found.files)
     every = [url for name in present for url in found.files[name]]
-    dataset: Dataset[Any] = Dataset(every if found.folder is None else found.folder, **options)
+    dataset: Dataset[Any] = Dataset(every if folder is None else folder, **options)
     if all(part.whole for part in parts) and [part.split for part in parts] == present:
         return dataset
     lengths = {name: len(_open(found, name, options)) for name in present}

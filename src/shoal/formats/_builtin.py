@@ -6,7 +6,8 @@ The module of a format is imported when the format is first used.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -56,16 +57,23 @@ def _under(name: str, path: str, data: bytes, fields: Any) -> dict[str, Any]:
 
 
 def _open_imagefolder(path: Paths, options: SourceOptions) -> Source:
-    from ._raw import ObjectSource, class_labels, image_values, stem_of
+    from ._raw import ObjectSource, class_labels, image_values, relative_paths, stem_of
 
     _reading_options("imagefolder", options)
+    files = _files(path, options, IMAGE_ENDINGS)
+
+    def labels(paths: Sequence[str]) -> Sequence[Mapping[str, Any]]:
+        # A class has one number in all splits, also where a split has no image of some class.
+        everything = paths if files.split is None else relative_paths(replace(files, split=None))
+        return class_labels(paths, everything)
+
     return ObjectSource(
         "imagefolder",
-        _files(path, options, IMAGE_ENDINGS),
+        files,
         image_values,
         lambda paths, read: ("image", "cls", "class_name"),
         key=stem_of,
-        extra=class_labels,
+        extra=labels,
     )
 
 

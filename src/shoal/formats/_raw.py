@@ -13,6 +13,7 @@ import pyarrow as pa
 from shoal._typing import IntArray
 from shoal.errors import FormatError, SampleKeyError, ShoalError
 from shoal.shard._shard import Decoders, Sample
+from shoal.shard._split_names import split_alias
 from shoal.shard._stream import ErrorLog
 from shoal.shard._table import checked_rows, column_error
 from shoal.store._base import ObjectInfo
@@ -21,7 +22,17 @@ from shoal.store._url import base_name, local_path, relative_url, scheme_of
 
 from ._sources import KEY, Files, Values, decode_values, identity_of
 
-__all__ = ["ObjectSource", "class_labels", "image_values", "raw_fields", "raw_values", "stem_of"]
+__all__ = [
+    "ObjectSource",
+    "class_folders",
+    "class_labels",
+    "folder_splits",
+    "image_values",
+    "raw_fields",
+    "raw_values",
+    "relative_paths",
+    "stem_of",
+]
 
 _NO_EXTENSION = "bin"
 _NO_DECODERS: Decoders = {}
@@ -57,14 +68,46 @@ def image_values(path: str, data: bytes, fields: Sequence[str] | None) -> Values
     return {"image": data} if fields is None or "image" in fields else {}
 
 
-def class_labels(paths: Sequence[str]) -> list[Mapping[str, Any]]:
-    """The class of each file: its first folder, numbered in the order of the names. Raises FormatError without one."""
+def folder_splits(paths: Sequence[str]) -> list[str] | None:
+    """The split that the first folder of each file names; None where a first folder is not called like a split.
+
+    Examples:
+        >>> folder_splits(["train/cat/1.jpg", "val/cat/1.jpg"]), folder_splits(["train/1.jpg", "cat/1.jpg"])
+        (['train', 'validation'], None)
+    """
+    names = {folder: split_alias(folder) for folder in {path.partition("/")[0] for path in paths}}
+    if not all(names.values()) or not all("/" in path for path in paths):
+        return None
+    return [names[path.partition("/")[0]] or "train" for path in paths]
+
+
+def class_folders(paths: Sequence[str]) -> list[str]:
+    """The folder of each file that names its class, or "": the first, and the next one where the first are splits.
+
+    Examples:
+        >>> class_folders(["cat/1.jpg", "dog/a/1.jpg"]), class_folders(["train/cat/1.jpg", "val/dog/1.jpg"])
+        (['cat', 'dog'], ['cat', 'dog'])
+    """
+    below = [path.partition("/")[2] for path in paths]
+    is_split = all("/" in path for path in below) and folder_splits(paths) is not None
+    return [path.rpartition("/")[0].partition("/")[0] for path in (below if is_split else paths)]
+
+
+def class_labels(paths: Sequence[str], all_paths: Sequence[str]) -> list[Mapping[str, Any]]:
+    """The class of each file, numbered in the order of the names in all files. Raises FormatError without one."""
+    named = dict(zip(all_paths, class_folders(all_paths), strict=True))
     for path in paths:
-        if "/" not in path:
+        if not named[path]:
             raise FormatError("an image is in no class's folder", expected="class/image", found=path)
-    folders = [path.partition("/")[0] for path in paths]
-    numbers = {name: number for number, name in enumerate(sorted(set(folders)))}
-    return [{"cls": numbers[folder], "class_name": folder} for folder in folders]
+    numbers = {name: number for number, name in enumerate(sorted(set(named.values())))}
+    return [{"cls": numbers[named[path]], "class_name": named[path]} for path in paths]
+
+
+def relative_paths(files: Files, infos: Sequence[ObjectInfo] | None = None) -> list[str]:
+    """The names of files below their folder; their own names where files were named."""
+    root = files.folder
+    urls = [info.url for info in (files.find() if infos is None else infos)]
+    return [base_name(url) if root is None else relative_url(url, root) for url in urls]
 
 
 def stem_of(path: str) -> str:
@@ -104,10 +147,7 @@ class ObjectSource:
     @functools.cached_property
     def paths(self) -> list[str]:
         """Each object's name below the folder; its own name where files were named."""
-        root = self._files.folder
-        if root is None:
-            return [base_name(info.url) for info in self.infos]
-        return [relative_url(info.url, root) for info in self.infos]
+        return relative_paths(self._files, self.infos)
 
     @property
     def identity(self) -> str:

@@ -257,9 +257,17 @@ def _open_webdataset(path: PathLike | Iterable[PathLike], options: SourceOptions
         if options.rule not in (WEBDATASET_RULE, located.table.rule):
             problem = "A dataset with an index is read by the key rule by which it was written"
             raise OptionError(problem, expected=repr(located.table.rule), found=repr(options.rule))
-        return ShardSource(located.table, verify=options.verify, cache=options.cache)
+        table, splits = located.table, located.table.urls_by_split
+        return ShardSource(table, verify=options.verify, cache=options.cache, urls_by_split=splits)
     rule = located.manifest.rule if located.manifest is not None and options.rule == WEBDATASET_RULE else options.rule
-    return ShardSource(located.shards, rule=rule, verify=options.verify, manifest=located.manifest, cache=options.cache)
+    return ShardSource(
+        located.shards,
+        rule=rule,
+        verify=options.verify,
+        manifest=located.manifest,
+        cache=options.cache,
+        urls_by_split=located.urls_by_split,
+    )
 
 
 register_built_in(Format("webdataset", SHARD_ENDINGS, _open_webdataset))

@@ -28,10 +28,10 @@ from shoal.errors import (
     ShoalError,
     StoreError,
 )
-from shoal.shard._discovery import files_below
+from shoal.shard._discovery import files_below, shards_by_split
 from shoal.shard._member_names import key_hint
 from shoal.shard._shard import Decoders, Sample
-from shoal.shard._split_names import split_alias, split_of
+from shoal.shard._split_names import find_split
 from shoal.shard._stream import ErrorLog
 from shoal.shard._table import checked_rows, column_error
 from shoal.store._base import ObjectInfo, ObjectReader
@@ -39,7 +39,7 @@ from shoal.store._cache import cache_dir, count_added, mark_used
 from shoal.store._options import options_for
 from shoal.store._pattern import expand_pattern
 from shoal.store._registry import store_for
-from shoal.store._url import base_name, join_url, local_path, relative_url, scheme_of
+from shoal.store._url import join_url, local_path, scheme_of
 
 __all__ = [
     "KEY",
@@ -113,13 +113,9 @@ def strip_part_number(url: str) -> str:
 
 
 def _of_split(infos: Sequence[ObjectInfo], split: str, root: str | None) -> tuple[ObjectInfo, ...]:
-    wanted = split_alias(split) or split
-    names = [relative_url(info.url, root) if root is not None else base_name(info.url) for info in infos]
-    splits = [split_of(name) for name in names]
-    found = tuple(info for info, of in zip(infos, splits, strict=True) if of == wanted)
-    if not found:
-        raise FieldError("no such split", expected=" or ".join(dict.fromkeys(splits)), found=split)
-    return found
+    by_split = shards_by_split([info.url for info in infos], root)
+    urls = set(by_split[find_split(split, by_split)])
+    return tuple(info for info in infos if info.url in urls)
 
 
 def identity_of(parts: Iterable[object], infos: Sequence[ObjectInfo]) -> str:
