@@ -68,6 +68,8 @@ class Tuner:
         self._max_workers = max(1, max_workers or os.cpu_count() or 1)
         self._clock = clock
         self.workers = _first_setting(self._max_workers) if workers is None else workers
+        self.is_fixed = workers is not None and (prefetch is not None or not workers)
+        """Whether there is nothing to choose: without workers nothing is prefetched."""
         self.tried: list[Tuning] = []
         self._search: _Search | None = None if workers is not None else _Search(self._max_workers)
         self._chosen_rate = 0.0

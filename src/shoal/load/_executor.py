@@ -57,10 +57,17 @@ class EpochRun:
         drawn: str = "",
     ) -> None:
         self.pipeline = pipeline
-        self._layout = pipeline.layout
+        self._layout = layout = pipeline.layout
         self._tasks = tasks
         self._context = context
+        self.processes = context.processes
+        """The processes that map samples."""
         self._tuner = tuner
+        # There is one more queue for each sequence of per-element stages in ``rest``.
+        rest = [isinstance(stage, PerSample) for stage in layout.rest]
+        queues = 1 + sum(current and not before for before, current in itertools.pairwise([False, *rest]))
+        self._budget = max(1, layout.options.memory_budget // queues)
+        """Bytes for each queue."""
         self._skip = skip
         """Elements of the first epoch that an earlier run delivered."""
         self._drawn = drawn
@@ -76,7 +83,7 @@ class EpochRun:
             self._depth,
             pipeline.spec.timeout,
             budget=self._budget,
-            size_of=lambda made: made.size if isinstance(made, TaskResult) else 0,
+            size_of=_size_of_result,
             is_lazy=isinstance(tasks, StreamTasks),
         )
         self._skipped = 0
@@ -90,26 +97,9 @@ class EpochRun:
         """Epochs of the data since the last element."""
 
     @property
-    def processes(self) -> ProcessPool:
-        """The processes that map samples."""
-        return self._context.processes
-
-    @property
-    def is_usable(self) -> bool:
-        """Whether it can continue: not after ``close``, and not in a forked child."""
-        return self.workers.is_usable
-
-    @property
     def ready(self) -> int:
         """Results that are ready and not yet requested."""
         return self._queue.ready
-
-    @property
-    def _budget(self) -> int:
-        """Bytes for each queue: there is one more for each sequence of per-element stages in ``rest``."""
-        rest = [isinstance(stage, PerSample) for stage in self._layout.rest]
-        queues = 1 + sum(current and not before for before, current in itertools.pairwise([False, *rest]))
-        return max(1, self._layout.options.memory_budget // queues)
 
     def _depth(self) -> int:
         """How many tasks may be in progress or ready."""
@@ -117,9 +107,13 @@ class EpochRun:
         return self._tuner.prefetch if limit is None else min(self._tuner.prefetch, limit)
 
     def _work(self, task: Task | Chunk | EpochEnd) -> TaskResult | EpochEnd:
-        self._context.errors.take_count()
-        made = cast("Callable[[Any], list[Element] | EpochEnd]", self._tasks.work)(task)
-        return made if isinstance(made, EpochEnd) else TaskResult(made, self._context.errors.take_count())
+        if isinstance(task, EpochEnd):
+            return task
+        errors = self._context.errors
+        if errors.skips:
+            errors.take_count()  # of a task that failed
+        made = cast("Callable[[Any], list[Element]]", self._tasks.work)(task)
+        return TaskResult(made, errors.take_count() if errors.skips else 0)
 
     def report_skipped(self) -> None:
         """Warn of the samples that were skipped since the last call: nothing is skipped silently."""
@@ -129,12 +123,12 @@ class EpochRun:
             warnings.warn(f"skipped {samples}; the first: {self._context.errors.first}", ShoalWarning, stacklevel=4)
 
     def _count_skipped(self, count: int) -> None:
-        self._context.meter.count("skipped", count)
+        self._context.meter.count_skipped(count)
         self._skipped += count
 
     def tune(self) -> None:
         """Change the number of threads to the tuner's."""
-        if self.is_usable and self.workers.count != self._tuner.workers:
+        if self.workers.count != self._tuner.workers:
             self.workers.resize(self._tuner.workers)
 
     def epoch(self, number: int, done: int = 0) -> Iterator[Element]:
@@ -142,11 +136,11 @@ class EpochRun:
 
         With ``steps_per_epoch`` and elements of unknown number, one stream goes on through all epochs.
         """
-        self.tune()
         skip, self._skip = self._skip, 0
         steps = self.pipeline.stream_steps
         if steps is None:
-            return self._after(self._one_epoch(number), skip)
+            elements = self._one_epoch(number)
+            return self._after(elements, skip) if skip else elements
         if self._stream is None:
             self._stream = self._after(self._one_epoch(0), skip)
         return self._count_elements(itertools.islice(self._stream, max(0, steps - done)))
@@ -188,7 +182,8 @@ class EpochRun:
         self.is_at_end = endless
         for made in self._queue:
             if isinstance(made, TaskResult):
-                self._count_skipped(made.skipped)
+                if made.skipped:
+                    self._count_skipped(made.skipped)
                 empty = 0 if made.elements else empty
                 yield from made.elements
             elif not endless:
@@ -221,11 +216,12 @@ class EpochRun:
             self._depth,
             self.pipeline.spec.timeout,
             budget=self._budget,
-            size_of=lambda made: made.size,
+            size_of=_size_of_result,
             is_lazy=True,  # the stages before run in the caller's thread
         )
         for made in queue:
-            self._count_skipped(made.skipped)
+            if made.skipped:
+                self._count_skipped(made.skipped)
             yield from made.elements
 
     def close(self, timeout_s: float | None = None) -> None:
@@ -235,6 +231,10 @@ class EpochRun:
             self._iterator.close()
         if isinstance(self._layout.source, StreamSource) and self._layout.source.close is not None:
             self._layout.source.close()
+
+
+def _size_of_result(made: TaskResult | EpochEnd) -> int:
+    return sum(element.size for element in made.elements) if isinstance(made, TaskResult) else 0
 
 
 def close(
@@ -340,7 +340,7 @@ class RunRegistry:
         idle, self._idle = self._idle, None
         if idle is not None:
             run, start = idle
-            if run.is_usable and run.pipeline is pipeline and start.is_at(cursor):
+            if run.workers.is_usable and run.pipeline is pipeline and start.is_at(cursor):
                 return run
             self.end(run)
         return self.start(pipeline, cursor)
@@ -356,7 +356,7 @@ class RunRegistry:
 
     def keep(self, run: EpochRun, cursor: Cursor) -> None:
         """Keep a run that has reached the end of an epoch, for the next one; end any other."""
-        if self._idle is None and run.is_at_end and run.is_usable:
+        if self._idle is None and run.is_at_end and run.workers.is_usable:
             self._idle = run, cursor
         else:
             self.end(run)

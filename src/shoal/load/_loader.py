@@ -29,7 +29,7 @@ from ._methods import PipelineMethods
 from ._options import LoaderOptions, check_int
 from ._pipeline import BoundPipeline, PipelineSpec, build, over_fetch_factor
 from ._sources import SourceDescription, StreamSource, ZippedSource, describe_source, zip_streams
-from ._stages import Element, check_callable
+from ._stages import check_callable
 from ._stats import LoaderStats, Meter
 
 __all__ = ["DataLoader"]
@@ -252,7 +252,9 @@ class DataLoader(PipelineMethods):
             run = self._runs.at(self._pipeline, cursor)
             elements = run.epoch(cursor.epoch, cursor.count)
             while True:
-                if not run.is_usable or (run.pipeline is not self._pipeline and iteration is self._current_iteration):
+                if not run.workers.is_usable or (
+                    run.pipeline is not self._pipeline and iteration is self._current_iteration
+                ):
                     # Closed, forked, or the batch size has changed: continue from here with a new run.
                     moved = rebind_cursor(run.pipeline, self._pipeline, cursor)
                     if moved is None:
@@ -260,15 +262,18 @@ class DataLoader(PipelineMethods):
                     self._runs.end(run)
                     cursor, run = moved, self._runs.start(self._pipeline, moved)
                     elements = run.epoch(cursor.epoch, cursor.count)
+                run.tune()
                 element = next(elements, None)
                 if element is None:
                     break
                 count, cursor = count + 1, cursor.after(element)
-                self._record(iteration, cursor, element)
+                if iteration is self._current_iteration:
+                    self._cursor, self._is_loaded = cursor, False
+                self._meter.batch_delivered(element.samples, element.repeated, element.size)
                 waited = self._meter.last_wait
                 yield element.value
                 del element  # only the caller keeps the batch alive
-                self._prepare_next(run, waited)
+                self._batch_requested(waited)
         except BaseException as error:  # the caller left, or something failed: stop threads now
             if run is not None:
                 if isinstance(error, GeneratorExit):
@@ -280,17 +285,11 @@ class DataLoader(PipelineMethods):
         run.report_skipped()
         return count, self._end_epoch(iteration, run, cursor)
 
-    def _record(self, iteration: object, cursor: Cursor, element: Element) -> None:
-        if iteration is self._current_iteration:
-            self._cursor, self._is_loaded = cursor, False
-        self._meter.count("repeated", element.repeated)
-        self._meter.batch_delivered(element.samples, element.size)
-
-    def _prepare_next(self, run: EpochRun, waited: float) -> None:
+    def _batch_requested(self, waited: float) -> None:
         """Update statistics, tuning and listeners when the caller requests the next batch."""
         self._meter.batch_requested()
-        self._tuner.record_batch(waited)
-        run.tune()
+        if not self._tuner.is_fixed:
+            self._tuner.record_batch(waited)
         if self._listeners:
             stats = self.stats()
             for listener in self._listeners:

@@ -274,11 +274,6 @@ class TaskResult:
     skipped: int = 0
     """Samples that failed and were skipped."""
 
-    @property
-    def size(self) -> int:
-        """Bytes of all elements."""
-        return sum(element.size for element in self.elements)
-
 
 @dataclass(frozen=True, slots=True)
 class EpochEnd:

@@ -121,20 +121,14 @@ class Meter:
             yield
         finally:
             decoded = decoding_seconds() - decoded
-            self.add(kind, time.perf_counter() - begun - decoded)
-            if decoded:
-                self.add("decode", decoded)
-
-    def add(self, kind: Work, seconds: float) -> None:
-        """Add seconds of work that a thread has done."""
-        with self._lock:
-            self._work[kind] += seconds
-
-    def count(self, name: str, more: int) -> None:
-        """Add to a count."""
-        if more:
             with self._lock:
-                self._counts[name] += more
+                self._work[kind] += time.perf_counter() - begun - decoded
+                self._work["decode"] += decoded
+
+    def count_skipped(self, samples: int) -> None:
+        """Count samples that failed and were skipped."""
+        with self._lock:
+            self._counts["skipped"] += samples
 
     def batch_requested(self) -> None:
         """Record that the caller requests a batch."""
@@ -144,7 +138,7 @@ class Meter:
             self._busy += now - self._last_delivery
         self._last_request = now
 
-    def batch_delivered(self, samples: int, size: int) -> None:
+    def batch_delivered(self, samples: int, repeated: int, size: int) -> None:
         """Record that the caller receives a batch."""
         now = time.perf_counter()
         if self._last_request is not None:
@@ -156,6 +150,7 @@ class Meter:
         with self._lock:
             self._counts["batches"] += 1
             self._counts["samples"] += samples
+            self._counts["repeated"] += repeated
             self._counts["bytes"] += size
 
     def pause(self) -> None:

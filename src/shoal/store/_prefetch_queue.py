@@ -16,6 +16,7 @@ What happens on:
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import time
@@ -36,7 +37,7 @@ R = TypeVar("R")
 class _QueuedTask:
     """A task in the queue: waiting, running or done."""
 
-    __slots__ = ("_done", "_size_of", "error", "is_queued", "result", "run", "size")
+    __slots__ = ("_done", "_size_of", "error", "result", "run", "size")
 
     def __init__(self, run: Callable[[], Any], size_of: Callable[[Any], int]) -> None:
         self.run: Callable[[], Any] | None = run
@@ -45,7 +46,6 @@ class _QueuedTask:
         self.size = 0
         """Bytes of the result, once the task is done."""
         self.error: BaseException | None = None
-        self.is_queued = False
         self._done = threading.Event()
 
     def work(self) -> None:
@@ -55,8 +55,8 @@ class _QueuedTask:
             if run is not None:
                 self.result = run()
                 self.size = self._size_of(self.result)
-        except StopIteration as error:  # raised again, it would end the caller's loop silently
-            self.error = RuntimeError("a function of the pipeline raised StopIteration")
+        except StopIteration as error:
+            self.error = _stopped()
             self.error.__cause__ = error
         except BaseException as error:  # noqa: BLE001 - raised again in place of the result
             self.error = error
@@ -75,6 +75,11 @@ class _QueuedTask:
         return self._done.wait(timeout)
 
 
+def _stopped() -> RuntimeError:
+    """Return the error for a StopIteration: raised again, that would end the caller's loop silently."""
+    return RuntimeError("a function of the pipeline raised StopIteration")
+
+
 class Workers:
     """Threads that run tasks in the order in which they were added; their number may change at any time."""
 
@@ -83,7 +88,8 @@ class Workers:
         self._waiting: deque[_QueuedTask] = deque()
         self._changed = threading.Condition()
         self._threads: list[threading.Thread] = []
-        self._count = 0
+        self.count = 0
+        """Number of threads, once those that are ending have ended."""
         self._started = 0
         self._process = os.getpid()
         self.is_closed = False
@@ -93,15 +99,10 @@ class Workers:
         """Whether tasks can be added: not after ``close``, and not in a forked child."""
         return not self.is_closed and self._process == os.getpid()
 
-    @property
-    def count(self) -> int:
-        """Number of threads, once those that are ending have ended."""
-        return self._count
-
     def resize(self, count: int) -> None:
         """Change the number of threads; surplus threads end after the task that they run."""
         with self._changed:
-            self._count = count
+            self.count = count
             self._threads = [thread for thread in self._threads if thread.is_alive()]
             for _ in range(count - len(self._threads)):
                 self._started += 1
@@ -114,7 +115,6 @@ class Workers:
     def add(self, queued: _QueuedTask) -> None:
         """Append a task."""
         with self._changed:
-            queued.is_queued = True
             self._waiting.append(queued)
             self._changed.notify()
 
@@ -123,7 +123,7 @@ class Workers:
         me = threading.current_thread()
         with self._changed:
             while True:
-                if len(self._threads) > self._count and me in self._threads:
+                if len(self._threads) > self.count and me in self._threads:
                     self._threads.remove(me)
                     return None
                 if self._waiting:
@@ -133,11 +133,9 @@ class Workers:
     def withdraw(self, queued: _QueuedTask) -> bool:
         """Remove a task that no thread has begun; False if one has."""
         with self._changed:
-            if queued.is_queued and queued not in self._waiting:
+            if queued not in self._waiting:
                 return False
-            if queued.is_queued:
-                self._waiting.remove(queued)
-            queued.is_queued = False
+            self._waiting.remove(queued)
             return True
 
     def close(self, timeout_s: float | None = None) -> None:
@@ -168,8 +166,8 @@ class PrefetchQueue(Generic[T, R]):
 
     ``depth`` returns how many tasks may be in progress or ready besides the one just returned. ``budget`` limits their
     bytes: ``size_of`` measures a result, and one that is not ready counts as much as recent large ones. With no workers
-    each task runs when its result is requested. If getting a task may block, ``is_lazy``, tasks are only taken when a
-    result is requested. ``timeout`` limits the wait for one result, in seconds.
+    nothing is queued: each task runs when its result is requested. If getting a task may block, ``is_lazy``, tasks are
+    only taken when a result is requested. ``timeout`` limits the wait for one result, in seconds.
     """
 
     def __init__(
@@ -203,7 +201,14 @@ class PrefetchQueue(Generic[T, R]):
         return self
 
     def __next__(self) -> R:
-        self._fill(max(1, self._depth()))
+        if not self._workers.count and not self._queue:
+            task = next(self._tasks)
+            try:
+                return self._work(task)
+            except StopIteration as stopped:
+                raise _stopped() from stopped
+        if self._workers.count:
+            self._fill(max(1, self._depth()))
         if not self._queue:
             raise StopIteration
         queued = self._queue[0]
@@ -241,7 +246,6 @@ class PrefetchQueue(Generic[T, R]):
         return self._task_wait_s > _SLOW_TASK_S and bool(self._queue) and self._queue[0].is_done
 
     def _fill(self, depth: int) -> None:
-        depth = depth if self._workers.count else 1
         while len(self._queue) < depth and not self._is_exhausted and self._fits() and not self._would_delay():
             begin = time.perf_counter()
             try:
@@ -256,10 +260,9 @@ class PrefetchQueue(Generic[T, R]):
                 queued.fail(error)
                 self._queue.append(queued)
                 return
-            queued = _QueuedTask(lambda task=task: self._work(task), self._size_of)  # type: ignore[misc]
+            queued = _QueuedTask(functools.partial(self._work, task), self._size_of)
             self._queue.append(queued)
-            if self._workers.count:
-                self._workers.add(queued)
+            self._workers.add(queued)
 
     def _wait(self, queued: _QueuedTask) -> None:
         if queued.is_done:
