@@ -148,25 +148,22 @@ def every_nth(loader: DataLoader, first: int, step: int) -> Iterator[Any]:
 class _EveryNth(EpochPlan):
     """Some steps of an epoch, as an epoch of that many steps."""
 
-    first: int = 0
-    stride: int = 1
+    full_plan: EpochPlan
+    first: int
+    stride: int
 
     @staticmethod
     def from_plan(plan: EpochPlan, first: int, stride: int) -> _EveryNth:
         """Return every ``stride``-th step of a plan."""
-        values = {field.name: getattr(plan, field.name) for field in dataclasses.fields(EpochPlan)}
-        return _EveryNth(**values, first=first, stride=stride)
+        values = {field.name: getattr(plan, field.name) for field in dataclasses.fields(EpochPlan) if field.init}
+        return _EveryNth(**values, full_plan=plan, first=first, stride=stride)
 
-    @property
-    def _full_plan(self) -> EpochPlan:
-        return EpochPlan(*(getattr(self, field.name) for field in dataclasses.fields(EpochPlan)))
-
-    @property
-    def steps(self) -> int:
-        return max(0, -(-(self._full_plan.steps - self.first) // self.stride))
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "steps", max(0, -(-(self.full_plan.steps - self.first) // self.stride)))
 
     def at(self, steps: int | range) -> RankPositions:
-        plan = self._full_plan
+        plan = self.full_plan
         step_range = range(steps, steps + 1) if isinstance(steps, int) else steps
         parts = [plan.at(self.first + step * self.stride) for step in step_range]
         if len(parts) == 1:
@@ -175,9 +172,9 @@ class _EveryNth(EpochPlan):
         return RankPositions(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
     def consumed(self, steps: int) -> int:
-        return self._full_plan.consumed(self.first + (steps - 1) * self.stride + 1 if steps else 0)
+        return self.full_plan.consumed(self.first + (steps - 1) * self.stride + 1 if steps else 0)
 
     def next_epoch(self) -> EpochPlan:
         """Return the next epoch's steps, counted through, so that all partitions stay in step over several epochs."""
-        plan = self._full_plan
+        plan = self.full_plan
         return _EveryNth.from_plan(plan.next_epoch(), (self.first - plan.steps) % self.stride, self.stride)

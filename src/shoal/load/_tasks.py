@@ -7,7 +7,6 @@ by reading (`StreamTasks`). ``tasks`` lists them, epoch after epoch, cheaply; ``
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 import time
@@ -43,11 +42,8 @@ from ._stats import Meter
 
 __all__ = ["Chunk", "NumberedTasks", "PerSampleTasks", "SamplerTasks", "StreamTasks", "Task", "TaskContext"]
 
-_PLANNED_SAMPLES = 8192
+_PLANNED_SAMPLES = 2048
 """Samples taken from the order at a time: thousands take hardly longer than ten."""
-_PREFETCH_SAMPLES = 2048
-"""The same for samples that are prefetched."""
-TaskOutput = list[Element] | EpochEnd
 _STREAM_GROUP_TIMEOUT_S = 0.01
 
 
@@ -68,6 +64,9 @@ class Task:
 
     plan: EpochPlan
     steps: range
+    at: RankPositions
+    numbers: IntArray
+    """The samples at these positions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,19 +162,6 @@ def _nothing_readable() -> LoaderError:
     return LoaderError("no sample of an epoch could be read, and every rank needs as many batches")
 
 
-def _steps_per_group(plan: EpochPlan, samples: int) -> int:
-    return max(1, samples // plan.batch_size)
-
-
-def _plan_group(
-    order: Order, plan: EpochPlan, group: int, samples: int = _PLANNED_SAMPLES
-) -> tuple[RankPositions, IntArray]:
-    """Return the positions and samples of one group of steps; a group has about ``samples`` samples."""
-    count = _steps_per_group(plan, samples)
-    at = plan.at(range(group * count, min((group + 1) * count, plan.steps)))
-    return at, at.samples(order)
-
-
 class NumberedTasks:
     """Batches, or samples, whose numbers are known before anything is read."""
 
@@ -194,35 +180,42 @@ class NumberedTasks:
         self._first = first
         self._next_plan = next_plan
         self._chunk = 1 if context.layout.batch is not None else chunk
-        self._plan_group = functools.lru_cache(maxsize=4)(functools.partial(_plan_group, order))
 
     def tasks(self) -> Iterator[Task | EpochEnd]:
         """Yield the tasks from the first plan on, without end."""
         plan = self._first
         while True:
-            for step in range(0, plan.steps, self._chunk):
-                yield Task(plan, range(step, min(step + self._chunk, plan.steps)))
+            for steps, at, numbers in self._groups(plan):
+                for step in steps[:: self._chunk]:
+                    first = (step - steps.start) * plan.batch_size
+                    own = slice(first, first + self._chunk * plan.batch_size)
+                    positions = RankPositions(at.positions[own], at.epochs[own], at.repeats[own])
+                    yield Task(plan, range(step, min(step + self._chunk, plan.steps)), positions, numbers[own])
             yield EpochEnd()
             plan = self._next_plan(plan)
+
+    def _groups(self, plan: EpochPlan) -> Iterator[tuple[range, RankPositions, IntArray]]:
+        """Yield the steps of a plan, as many at a time as have about 2048 samples, with positions and samples."""
+        count = self._chunk * max(1, _PLANNED_SAMPLES // (self._chunk * plan.batch_size))
+        for start in range(0, plan.steps, count):
+            steps = range(start, min(start + count, plan.steps))
+            at = plan.at(steps)
+            yield steps, at, at.samples(self._order)
 
     def iter_samples(self) -> Iterator[tuple[int, IntArray]]:
         """Yield the samples of all tasks, some at a time with their epoch, without end."""
         plan = self._first
         while plan.steps:
-            for group in range(-(-plan.steps // _steps_per_group(plan, _PREFETCH_SAMPLES))):
-                yield plan.epoch, _plan_group(self._order, plan, group, _PREFETCH_SAMPLES)[1]
+            for _, _, numbers in self._groups(plan):
+                yield plan.epoch, numbers
             plan = self._next_plan(plan)
 
-    def work(self, task: Task | EpochEnd) -> TaskOutput:
+    def work(self, task: Task) -> list[Element]:
         """Return one batch, or the samples of a chunk."""
-        if isinstance(task, EpochEnd):
-            return task
-        if self._context.layout.batch is None:
-            at = task.plan.at(task.steps)
-            return self._single_elements(task, at, at.samples(self._order))
-        at, numbers = self._numbers_of(task)
-        step, first = self._context.layout.batch, int(at.positions[0])
-        made = _make_batch(self._context, self._source, step, numbers, at.epochs, first)
+        step, at = self._context.layout.batch, task.at
+        if step is None:
+            return self._single_elements(task, at, task.numbers)
+        made = _make_batch(self._context, self._source, step, task.numbers, at.epochs, int(at.positions[0]))
         repeated = int(at.repeats.sum())
         if made is None:
             if not _has_equal_steps(task.plan):
@@ -254,12 +247,6 @@ class NumberedTasks:
             if len(values) >= count:
                 break
         return list(itertools.islice(itertools.cycle(_check_readable(values)), count))
-
-    def _numbers_of(self, task: Task) -> tuple[RankPositions, IntArray]:
-        group, step = divmod(task.steps.start, _steps_per_group(task.plan, _PLANNED_SAMPLES))
-        at, numbers = self._plan_group(task.plan, group)
-        own = slice(step * task.plan.batch_size, (step + 1) * task.plan.batch_size)
-        return RankPositions(at.positions[own], at.epochs[own], at.repeats[own]), numbers[own]
 
     def _single_elements(self, task: Task, at: RankPositions, numbers: IntArray) -> list[Element]:
         base = task.plan.epoch * task.plan.count
@@ -333,10 +320,8 @@ class PerSampleTasks:
         positions = base + np.arange(start + self._split.reader, stop, self._split.readers, dtype=np.int64)
         return positions[self._partitions.is_new(positions, self._order.length)]
 
-    def work(self, task: Chunk | EpochEnd) -> TaskOutput:
+    def work(self, task: Chunk) -> list[Element]:
         """Return the elements of a chunk, in order."""
-        if isinstance(task, EpochEnd):
-            return task
         elements, length = self._read(task.positions), self._order.length
         return [element for element in elements if self._partitions.is_new_part(*element.key[:2], length)]
 
@@ -404,10 +389,8 @@ class SamplerTasks:
             raise PositionError(problem, expected=f"0 to {count - 1}", found=outside[0])
         return numbers
 
-    def work(self, task: Chunk | EpochEnd) -> TaskOutput:
+    def work(self, task: Chunk) -> list[Element]:
         """Return one batch, or the samples of a group."""
-        if isinstance(task, EpochEnd):
-            return task
         numbers, epochs = task.positions, np.full(len(task.positions), task.epoch)
         step = self._context.layout.batch
         if step is None:
@@ -494,10 +477,8 @@ class StreamTasks:
             if self._source.once:
                 return
 
-    def work(self, task: Chunk | EpochEnd) -> TaskOutput:
+    def work(self, task: Chunk) -> list[Element]:
         """Return the elements of a chunk, in order."""
-        if isinstance(task, EpochEnd):
-            return task
         with self._context.meter.timed("map"):
             samples = apply_stages(
                 list(enumerate(task.values or ())),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 import numpy as np
@@ -72,6 +72,10 @@ class Split:
     rank: int = 0
     world_size: int = 1
     replication: int = 1
+    reader: int = field(init=False, repr=False)
+    """Which share of the data this rank sees."""
+    readers: int = field(init=False, repr=False)
+    """How many shares there are."""
 
     def __post_init__(self) -> None:
         check_int("world_size", self.world_size, 1)
@@ -83,16 +87,8 @@ class Split:
                 expected=f"a divisor of {self.world_size}",
                 found=self.replication,
             )
-
-    @property
-    def reader(self) -> int:
-        """Which share of the data this rank sees."""
-        return self.rank // self.replication
-
-    @property
-    def readers(self) -> int:
-        """How many shares there are."""
-        return self.world_size // self.replication
+        object.__setattr__(self, "reader", self.rank // self.replication)
+        object.__setattr__(self, "readers", self.world_size // self.replication)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,33 +132,26 @@ class EpochPlan:
     split: Split
     tail: Tail
     drop_last: bool
+    global_batch: int = field(init=False, repr=False)
+    """How many positions one step of all ranks takes."""
+    rank_samples: int = field(init=False, repr=False)
+    """How many samples this rank is given."""
+    steps: int = field(init=False, repr=False)
+    """How many batches this rank is given."""
 
-    @property
-    def global_batch(self) -> int:
-        """How many positions one step of all ranks takes."""
-        return self.split.readers * self.batch_size
-
-    @property
-    def filled_end(self) -> int:
-        """``end``, moved on so that all ranks have as many samples; the same where they may differ."""
-        if self.tail == "uneven":
-            return self.end
-        fill_batches = self.drop_last and self.split.readers > 1
-        unit = self.global_batch if fill_batches else self.split.readers
-        return self.start + -(-(self.end - self.start) // unit) * unit
-
-    @property
-    def rank_samples(self) -> int:
-        """How many samples this rank is given."""
-        given = max(0, -(-(self.filled_end - self.start - self.split.reader) // self.split.readers))
-        # A single reader's short batch is cut off in `end`, or was begun by a world that did not cut it.
-        drops = self.drop_last and self.tail == "uneven" and self.split.readers > 1
-        return given // self.batch_size * self.batch_size if drops else given
-
-    @property
-    def steps(self) -> int:
-        """How many batches this rank is given."""
-        return -(-self.rank_samples // self.batch_size)
+    def __post_init__(self) -> None:
+        readers, span = self.split.readers, self.end - self.start
+        whole = readers * self.batch_size
+        if self.tail != "uneven":  # all ranks have as many samples
+            unit = whole if self.drop_last and readers > 1 else readers
+            span = -(-span // unit) * unit
+        given = max(0, -(-(span - self.split.reader) // readers))
+        if self.drop_last and self.tail == "uneven" and readers > 1:
+            # A single reader's short batch is cut off in `end`, or was begun by a world that did not cut it.
+            given = given // self.batch_size * self.batch_size
+        object.__setattr__(self, "global_batch", whole)
+        object.__setattr__(self, "rank_samples", given)
+        object.__setattr__(self, "steps", -(-given // self.batch_size))
 
     def at(self, steps: int | range) -> RankPositions:
         """The positions of this rank for one step, or for a range of steps, one after the other.
