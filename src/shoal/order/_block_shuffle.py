@@ -33,11 +33,9 @@ from ._orders import (
     WINDOWS,
     GlobalShuffle,
     Order,
-    as_positions,
-    check_count,
     check_int,
-    check_positions,
     check_seed,
+    checked_positions,
     fingerprint_of,
 )
 from ._permutation import CHUNK_SIZE, draw_below, key_of, permute
@@ -74,7 +72,7 @@ class BlockShuffle:
     lanes: int = 192
 
     def __post_init__(self) -> None:
-        check_count(self.count)
+        check_int("count", self.count, 0)
         check_seed(self.seed)
         check_int("block_samples", self.block_samples, 1)
         check_int("window", self.window, 1)
@@ -92,8 +90,7 @@ class BlockShuffle:
 
     def samples(self, positions: npt.ArrayLike, epoch: int = 0) -> IntArray:
         """The sample at each position of an epoch."""
-        given = as_positions(positions)
-        check_positions(given, self.count)
+        given = checked_positions(positions, self.count)
         layout, flat = _layout(self), given.ravel()
         found = np.empty_like(flat)
         for start in range(0, len(flat), CHUNK_SIZE):  # chunks stay in the processor's cache
@@ -107,7 +104,7 @@ class BlockShuffle:
 
     def lane(self, positions: npt.ArrayLike) -> IntArray:
         """The lane of each position; -1 for the last few, which belong to none."""
-        given = as_positions(positions)
+        given = np.asarray(positions, np.int64)
         return np.where(given < _layout(self).lanes_end, given % self.lane_count, -1)
 
     def to_json(self) -> dict[str, Any]:
@@ -231,7 +228,7 @@ def choose_lanes(
         >>> choose_lanes(10_000_000, block_samples=50, block_bytes=1 << 20, window=4)
         48
     """
-    check_count(count)
+    check_int("count", count, 0)
     for name, value in (("block_samples", block_samples), ("block_bytes", block_bytes), ("window", window)):
         check_int(name, value, 1)
     check_int("lanes", lanes, 1)

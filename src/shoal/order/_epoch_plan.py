@@ -19,7 +19,7 @@ import numpy.typing as npt
 from shoal._typing import IntArray
 from shoal.errors import OptionError, PositionError
 
-from ._orders import Order, check_count, check_int, samples_of
+from ._orders import Order, check_int, samples_of
 
 __all__ = [
     "EpochPlan",
@@ -244,7 +244,7 @@ def epoch_end(
         >>> [epoch_end(10, 0, 4, 2, tail) for tail in ("pad", "carry", "drop", "uneven")]
         [12, 16, 8, 10]
     """
-    check_count(count)
+    check_int("count", count, 0)
     check_int("start", start, 0)
     check_int("world_size", world_size, 1)
     check_int("batch_size", batch_size, 1)
@@ -286,7 +286,7 @@ def steps_per_epoch(
         >>> steps_per_epoch(1000, 32), steps_per_epoch(1000, 32, 4), steps_per_epoch(1000, 32, drop_last=True)
         (32, 8, 31)
     """
-    check_count(count)
+    check_int("count", count, 0)
     check_tail(tail)
     split = Split(rank, world_size, replication)
     return plan_epoch(count, start=start, batch_size=batch_size, split=split, tail=tail, drop_last=drop_last).steps

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from shoal._typing import IntArray
 from shoal.errors import OptionError, PositionError
 
-from ._orders import Order, as_positions, check_count, check_int, check_positions, check_seed, fingerprint_of, line
+from ._orders import Order, check_int, check_seed, checked_positions, fingerprint_of, line
 from ._permutation import key_of
 
 __all__ = ["Mix", "Mixed"]
@@ -86,7 +86,7 @@ class Mix:
         object.__setattr__(self, "weights", tuple(self.weights))
         object.__setattr__(self, "stages", tuple((start, tuple(weights)) for start, weights in self.stages))
         for count in self.counts:
-            check_count(count)
+            check_int("count", count, 0)
         check_seed(self.seed)
         object.__setattr__(self, "_stages", _build_stages(self))
 
@@ -109,7 +109,7 @@ class Mix:
         Raises:
             PositionError: a position is negative.
         """
-        given = as_positions(positions)
+        given = np.asarray(positions, np.int64)
         if given.size and given.min() < 0:
             raise PositionError("no such position of the mix", expected="0 or more", found=given.min())
         flat = given.ravel()
@@ -325,8 +325,7 @@ class Mixed:
 
     def samples(self, positions: npt.ArrayLike, epoch: int = 0) -> IntArray:
         """The sample at each position of an epoch."""
-        given = as_positions(positions)
-        check_positions(given, self.length)
+        given = checked_positions(positions, self.length)
         sources, places = self.mix.at(given + epoch * self.length)
         found = np.empty(given.shape, np.int64)
         start = 0

@@ -22,11 +22,9 @@ __all__ = [
     "Sequential",
     "Weighted",
     "WithReplacement",
-    "as_positions",
-    "check_count",
     "check_int",
-    "check_positions",
     "check_seed",
+    "checked_positions",
     "fingerprint_of",
     "line",
     "samples_of",
@@ -75,7 +73,7 @@ class Sequential:
     count: int
 
     def __post_init__(self) -> None:
-        check_count(self.count)
+        check_int("count", self.count, 0)
 
     @property
     def length(self) -> int:
@@ -84,8 +82,7 @@ class Sequential:
 
     def samples(self, positions: npt.ArrayLike, epoch: int = 0) -> IntArray:
         """The positions themselves."""
-        found = as_positions(positions)
-        check_positions(found, self.count)
+        found = checked_positions(positions, self.count)
         return found.copy()
 
     def to_json(self) -> dict[str, Any]:
@@ -111,7 +108,7 @@ class GlobalShuffle:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_count(self.count)
+        check_int("count", self.count, 0)
         check_seed(self.seed)
 
     @property
@@ -121,8 +118,7 @@ class GlobalShuffle:
 
     def samples(self, positions: npt.ArrayLike, epoch: int = 0) -> IntArray:
         """The sample at each position; every epoch has a permutation of its own."""
-        found = as_positions(positions)
-        check_positions(found, self.count)
+        found = checked_positions(positions, self.count)
         return permute(found, self.count, key_of(self.seed, epoch, SAMPLES))
 
     def to_json(self) -> dict[str, Any]:
@@ -160,8 +156,7 @@ class WithReplacement:
 
     def samples(self, positions: npt.ArrayLike, epoch: int = 0) -> IntArray:
         """The sample drawn at each position."""
-        found = as_positions(positions)
-        check_positions(found, self.length)
+        found = checked_positions(positions, self.length)
         return draw_below(self.count, key_of(self.seed, epoch, DRAWS), found)
 
     def to_json(self) -> dict[str, Any]:
@@ -217,8 +212,7 @@ class Weighted:
 
     def samples(self, positions: npt.ArrayLike, epoch: int = 0) -> IntArray:
         """The sample drawn at each position."""
-        found = as_positions(positions)
-        check_positions(found, self.length)
+        found = checked_positions(positions, self.length)
         at = draw_fractions(key_of(self.seed, epoch, WEIGHTS), found) * self._ends[-1]
         drawn = np.searchsorted(self._ends, at, side="right")
         # A product may round up to the sum of all weights; it then draws the last sample whose weight is not zero.
@@ -279,7 +273,7 @@ def line(order: Order, positions: npt.ArrayLike) -> IntArray:
         >>> line(Sequential(3), range(7)).tolist()
         [0, 1, 2, 0, 1, 2, 0]
     """
-    given = as_positions(positions)
+    given = np.asarray(positions, np.int64)
     if given.size and (order.length == 0 or given.min() < 0):
         raise PositionError("no such position on the line", expected="0 or more, of some samples", found=given.min())
     return samples_of(order, given % max(order.length, 1), given // max(order.length, 1))
@@ -293,12 +287,10 @@ def samples_of(order: Order, positions: npt.ArrayLike, epochs: npt.ArrayLike) ->
         >>> samples_of(Sequential(3), [2, 0], [0, 1]).tolist()
         [2, 0]
     """
-    given, own = np.broadcast_arrays(as_positions(positions), as_positions(epochs))
-    found = np.empty(given.shape, np.int64)
-    if not given.size:
-        return found
-    if own.min() == own.max():
+    given, own = np.broadcast_arrays(np.asarray(positions, np.int64), np.asarray(epochs, np.int64))
+    if given.size and own.min() == own.max():
         return order.samples(given, int(own.min()))
+    found = np.empty(given.shape, np.int64)
     for epoch in np.unique(own):
         here = own == epoch
         found[here] = order.samples(given[here], int(epoch))
@@ -312,24 +304,16 @@ def check_int(name: str, value: object, least: int, most: int = MAX_COUNT) -> No
         raise OptionError(f"{name} cannot be this", expected=expected, found=repr(value))
 
 
-def check_count(value: object) -> None:
-    """Check a number of samples. Zero is allowed: a view may be empty."""
-    check_int("count", value, 0)
-
-
 def check_seed(value: object) -> None:
     """Check that a seed is a 64-bit int, signed or unsigned."""
     if not isinstance(value, int) or isinstance(value, bool) or not -(1 << 63) <= value < 1 << 64:
         raise OptionError("seed cannot be this", expected="a whole number of 64 bits", found=repr(value))
 
 
-def check_positions(positions: IntArray, length: int) -> None:
-    """Check that all positions are in ``[0, length)``."""
-    if positions.size and (positions.min() < 0 or positions.max() >= length):
-        found = f"{positions.min()} to {positions.max()}"
-        raise PositionError("positions outside the epoch", expected=f"0 to {length - 1}", found=found)
-
-
-def as_positions(positions: object) -> IntArray:
-    """Return positions as an int64 array."""
-    return np.asarray(positions, np.int64)
+def checked_positions(positions: npt.ArrayLike, length: int) -> IntArray:
+    """Return positions as an int64 array. Raises PositionError unless all are in ``[0, length)``."""
+    found = np.asarray(positions, np.int64)
+    if found.size and (found.min() < 0 or found.max() >= length):
+        outside = f"{found.min()} to {found.max()}"
+        raise PositionError("positions outside the epoch", expected=f"0 to {length - 1}", found=outside)
+    return found
