@@ -17,6 +17,7 @@ What happens on:
 from __future__ import annotations
 
 import functools
+import math
 import os
 import threading
 import time
@@ -30,6 +31,8 @@ __all__ = ["PrefetchQueue", "Workers"]
 
 _SLOW_TASK_S = 0.001
 """If the next task took longer than this to arrive, tasks come from a slow stream."""
+_SIGNAL_CHECK_S = 1.0
+"""A thread that waits for a result wakes this often, so that a Ctrl-C is never lost."""
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -72,7 +75,13 @@ class _QueuedTask:
         return self._done.is_set()
 
     def wait(self, timeout: float | None) -> bool:
-        return self._done.wait(timeout)
+        """Wait until the task is done; False after ``timeout`` seconds."""
+        # In steps: a signal that arrives just before a thread sleeps is handled when it wakes.
+        until = math.inf if timeout is None else time.monotonic() + timeout
+        while not self._done.wait(min(_SIGNAL_CHECK_S, max(0.0, until - time.monotonic()))):
+            if time.monotonic() >= until:
+                return False
+        return True
 
 
 def _stopped() -> RuntimeError:
