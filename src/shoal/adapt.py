@@ -138,7 +138,7 @@ def every_nth(loader: DataLoader, first: int, step: int) -> Iterator[Any]:
     cursor, pipeline = loader._cursor, loader._pipeline  # noqa: SLF001 - the only private access of the adapters
     assert cursor is not None  # noqa: S101 - a state was loaded
     goes_on = loader._spec.epochs == 1 or pipeline.plan_steps is None  # noqa: SLF001
-    if cursor.plan is None or not pipeline.layout.has_length or not goes_on:
+    if cursor.plan is None or not pipeline.has_length or not goes_on:
         return itertools.islice(loader, first, None, step)
     loader._cursor = dataclasses.replace(cursor, plan=_EveryNth.from_plan(cursor.plan, first, step))  # noqa: SLF001
     return iter(loader)

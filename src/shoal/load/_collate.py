@@ -186,13 +186,11 @@ class SampleBatch(Generic[T]):
     def column(self, name: str) -> Any:
         """Return one field of all samples. Raises FieldError if the type has no such field."""
         if name not in self._cache:
-            self._check(name)
             self._cache[name] = self._columns.column(name, self._ragged)
         return self._cache[name]
 
     def array(self, name: str) -> npt.NDArray[Any]:
         """Return one field of all samples as one array."""
-        self._check(name)
         return self._columns.numbers(name)
 
     def to_dict(self) -> dict[str, Any]:
@@ -202,11 +200,6 @@ class SampleBatch(Generic[T]):
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without cached fields: another process reads them again, from fewer bytes."""
         return {**self.__dict__, "_cache": {}}
-
-    def _check(self, name: str) -> None:
-        if name not in self._columns.types:
-            expected = " or ".join(self._columns.types)
-            raise FieldError("the sample type has no such field", expected=expected, found=name)
 
     def __repr__(self) -> str:
         return f"SampleBatch[{self.sample_type.__name__}]({len(self)} samples)"

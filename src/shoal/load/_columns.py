@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from shoal._typing import IntArray
 from shoal.codec._codec import Buffer
-from shoal.errors import DecodeError, ShoalError
+from shoal.errors import DecodeError, FieldError, ShoalError
 from shoal.sample._annotations import schema_of
 from shoal.sample._field_mapping import keeps_fields
 from shoal.sample._packable import pack, unpack
@@ -105,6 +105,10 @@ class PayloadLayoutCache(Generic[T]):
         self.types = {field.name: field.type for field in schema_of(sample_type).fields}
         self.as_stored = keeps_fields(sample_type)
         """Whether fields of a sample are what is stored, so that they can be read without creating the sample."""
+        self.arrays = tuple(name for name, kind in self.types.items() if isinstance(kind, Array))
+        """The array fields."""
+        self.plain = frozenset(name for name, kind in self.types.items() if self.as_stored and is_plain(kind))
+        """Fields that can be read by `plain_values`."""
         self.template: tuple[TemplateField, ...] = ()
         """The fields of the payload that others were last compared with."""
         self.layouts: dict[tuple[str, bytes, int], ArrayLayout | None] = {}
@@ -200,17 +204,21 @@ class PayloadRun(Generic[T]):
         """Return how an array field is stored, if it is stored alike in all samples."""
         if name not in self._layouts:
             locations = self.field(name)
-            self._layouts[name] = (
-                self._cached_layout(name, locations) if locations is not None and locations.head else None
-            )
+            self._layouts[name] = None if locations is None else self._find_layout(name, locations)
         return self._layouts[name]
 
-    def _cached_layout(self, name: str, locations: FieldLocations) -> ArrayLayout | None:
+    def _find_layout(self, name: str, locations: FieldLocations) -> ArrayLayout | None:
+        if not locations.head:
+            return None
         known, key = self.layout_cache.layouts, (name, locations.head, int(locations.sizes[0]))
         if key not in known:
             if len(known) >= _MAX_LAYOUTS:
                 known.clear()
-            known[key] = self._new_layout(name)
+            field = next(field for field in read_template(self.payload(0)) if field.name == name)
+            layout = _array_layout(field)
+            if layout is not None:
+                self.sample(0)  # raises if the class does not allow such an array
+            known[key] = layout
         return known.get(key)
 
     def array_starts(self, name: str) -> npt.NDArray[np.int64]:
@@ -223,22 +231,14 @@ class PayloadRun(Generic[T]):
 
     def stacked(self, name: str, layout: ArrayLayout, rows: Rows) -> npt.NDArray[Any]:
         """Return the arrays of some samples as one. Neighbours are slices of one array of all samples."""
-        if isinstance(rows, slice):
-            if name not in self._stacks:
-                self._stacks[name] = self._gather(name, layout, slice(None))
+        if isinstance(rows, slice) and name in self._stacks:
             return self._stacks[name][rows]
-        return self._gather(name, layout, rows)
-
-    def _gather(self, name: str, layout: ArrayLayout, rows: Rows) -> npt.NDArray[Any]:
-        found = gather(self.raw.data, self.array_starts(name)[rows], layout.nbytes)
-        return found.view(layout.dtype).reshape(len(found), *layout.shape)
-
-    def _new_layout(self, name: str) -> ArrayLayout | None:
-        field = next(field for field in read_template(self.payload(0)) if field.name == name)
-        if field.array is None or field.array.order != "C" or field.array.nbytes == 0:
-            return None
-        self.sample(0)  # raises if the class does not allow such an array
-        return ArrayLayout(field.head, field.array.dtype, field.array.shape, field.array.nbytes)
+        starts = self.array_starts(name) if isinstance(rows, slice) else self.array_starts(name)[rows]
+        found = gather(self.raw.data, starts, layout.nbytes).view(layout.dtype).reshape(len(starts), *layout.shape)
+        if not isinstance(rows, slice):
+            return found
+        self._stacks[name] = found
+        return found[rows]
 
     def payload(self, row: int) -> memoryview:
         """Return one sample as stored."""
@@ -265,12 +265,12 @@ class TypedColumns(Generic[T]):
     def __init__(
         self, parts: list[tuple[PayloadRun[T], Rows]], filled: Mapping[str, npt.NDArray[Any]] = _NO_COLUMNS
     ) -> None:
+        layout_cache = parts[0][0].layout_cache
         self._parts = parts
         self._filled = filled
-        self.types = parts[0][0].layout_cache.types
-        self._counts = [_count(run, rows) for run, rows in parts]
-        self.sample_type = parts[0][0].layout_cache.sample_type
-        self._as_stored = parts[0][0].layout_cache.as_stored
+        self._layout_cache = layout_cache
+        self.types = layout_cache.types
+        self.sample_type = layout_cache.sample_type
 
     @classmethod
     def over(cls, raw: BytesColumn, sample_type: type[T]) -> TypedColumns[T]:
@@ -295,12 +295,15 @@ class TypedColumns(Generic[T]):
         return TypedColumns._from_payloads, (self.sample_type, payloads, self.keys)
 
     def __len__(self) -> int:
-        return sum(self._counts)
+        return sum(_count(run, rows) for run, rows in self._parts)
 
     @property
     def stored_bytes(self) -> int:
         """Bytes of the samples as stored."""
-        return sum(int(run.raw.sizes[rows].sum()) for run, rows in self._parts)
+        size = 0
+        for run, rows in self._parts:
+            size += int(run.raw.sizes[rows].sum())
+        return size
 
     @property
     def keys(self) -> list[str]:
@@ -313,16 +316,22 @@ class TypedColumns(Generic[T]):
         return [run.sample(row) for run, row in self._rows()]
 
     def column(self, name: str, ragged: Ragged = "list") -> Any:
-        """Return one field of all samples: an array if it is an array field, else a list."""
-        kind = self.types[name]
+        """Return one field of all samples: an array if it is an array field, else a list.
+
+        Raises FieldError if the type has no such field.
+        """
+        kind = self.types.get(name)
+        if kind is None:
+            expected = " or ".join(self.types)
+            raise FieldError("the sample type has no such field", expected=expected, found=name)
         if isinstance(kind, Array):
-            stacked = self._stacked(name) if self._as_stored else None
+            stacked = self._stacked(name) if self._layout_cache.as_stored else None
             if stacked is not None:
                 return stacked
             return _stack([getattr(sample, name) for sample in self.samples], name, ragged)
         if isinstance(kind, Image):
             return _stack([self._decoded(number, name) for number in range(len(self))], name, ragged)
-        plain = self._plain(name) if self._as_stored and is_plain(kind) else None
+        plain = self._plain(name) if name in self._layout_cache.plain else None
         return [getattr(sample, name) for sample in self.samples] if plain is None else plain
 
     def _decoded(self, number: int, name: str) -> Any:
@@ -351,7 +360,7 @@ class TypedColumns(Generic[T]):
 
     def numbers(self, name: str) -> npt.NDArray[Any]:
         """Return one field of all samples as one array."""
-        if self._as_stored and isinstance(inner_type(self.types[name]), _NUMBER_TYPES):
+        if name in self._layout_cache.plain and isinstance(inner_type(self.types[name]), _NUMBER_TYPES):
             parts = [(run.values(name), rows) for run, rows in self._parts]
             known = [values[rows] for values, rows in parts if values is not None]
             if len(known) == len(parts):
@@ -363,23 +372,28 @@ class TypedColumns(Generic[T]):
         """Return all arrays of a field as one, copied once; None if they differ in shape, dtype or storage."""
         if name in self._filled:
             return self._filled[name]
-        layouts = [run.layout(name) for run, _ in self._parts]
-        first = layouts[0]
-        if first is None or any(layout is None or layout[1:] != first[1:] for layout in layouts[1:]):
+        (run, rows), *others = self._parts
+        layout = run.layout(name)
+        if layout is None:
             return None
-        if len(layouts) == 1 and first.nbytes < _MAX_GATHER_BYTES:
-            run, rows = self._parts[0]
-            return run.stacked(name, first, rows)
-        return self._filled_rows(name, first)
+        if not others and layout.nbytes < _MAX_GATHER_BYTES:
+            return run.stacked(name, layout, rows)
+        for other, _ in others:
+            found = other.layout(name)
+            if found is None or found[1:] != layout[1:]:
+                return None
+        return self._filled_rows(name, layout)
 
     def _filled_rows(self, name: str, layout: ArrayLayout) -> npt.NDArray[Any]:
-        size, at = len(self) * layout.nbytes, 0
+        length, at = len(self), 0
+        size = length * layout.nbytes
         bare = shared_buffers().empty(size) if size >= _MIN_POOL_BYTES else np.empty(size, np.uint8)
-        out = bare.reshape(len(self), layout.nbytes)
-        for (run, rows), count in zip(self._parts, self._counts, strict=True):
-            copy_rows(run.raw.data, run.array_starts(name)[rows], out[at : at + count])
-            at += count
-        return out.view(layout.dtype).reshape(len(self), *layout.shape)
+        out = bare.reshape(length, layout.nbytes)
+        for run, rows in self._parts:
+            starts = run.array_starts(name)[rows]
+            copy_rows(run.raw.data, starts, out[at : at + len(starts)])
+            at += len(starts)
+        return out.view(layout.dtype).reshape(length, *layout.shape)
 
 
 def _keys(column: BytesColumn, rows: Rows) -> list[str]:
@@ -625,9 +639,11 @@ class PayloadReader(Generic[T]):
             self._misses += 1
             again = self._misses < _MAX_MISSES
             self._plan = direct_plan(source, int(numbers[-1]), field, layout_cache) if again else None
-        run = self._cached_run or (None if self._resident is None else self._resolve_cached(self._resident))
+        run = self._cached_run
+        if run is None and self._resident is not None:
+            run = self._resolve_cached(self._resident)
         if run is not None:
-            return TypedColumns([(run, checked_rows(numbers, len(source)))])
+            return TypedColumns([(run, checked_rows(numbers, len(run.raw.starts)))])
         order: Rows = slice(0, len(numbers))
         if not bool((numbers[1:] > numbers[:-1]).all()):  # strings are read without a copy only in order
             numbers, order = np.unique(numbers, return_inverse=True)
@@ -728,17 +744,27 @@ def direct_plan(
     if not layout_cache.as_stored or not source.shard_of(number).data.scatters:
         return None
     run = PayloadRun(source.column(np.array([number]), field), layout_cache)
+    large = {}
     try:
-        template = read_template(memoryview(run.raw.data)[int(run.raw.starts[0]) :][: int(run.raw.sizes[0])])
-        arrays = [field.name for field in template if isinstance(layout_cache.types.get(field.name), Array)]
-        layouts = {name: run.layout(name) for name in arrays}
+        template = read_template(run.payload(0))
+        for each in template:
+            layout = _array_layout(each) if each.name in layout_cache.arrays else None
+            if layout is not None and layout.nbytes >= _MIN_DIRECT_BYTES:
+                large[each.name] = layout
+        if large:
+            run.sample(0)  # raises if the class does not allow such arrays
     except ShoalError:  # raised again when the sample is read
         return None
-    large = {
-        name: layout for name, layout in layouts.items() if layout is not None and layout.nbytes >= _MIN_DIRECT_BYTES
-    }
     cuts = _scatter_spec(template, large) if large else None
     return None if cuts is None else DirectPlan(cuts, template, large)
+
+
+def _array_layout(field: TemplateField) -> ArrayLayout | None:
+    """Return how an array field is stored; None if its numbers cannot be taken as they are."""
+    array = field.array
+    if array is None or array.order != "C" or array.nbytes == 0:
+        return None
+    return ArrayLayout(field.head, array.dtype, array.shape, array.nbytes)
 
 
 def _scatter_spec(template: tuple[TemplateField, ...], large: dict[str, ArrayLayout]) -> ScatterSpec | None:

@@ -74,17 +74,17 @@ class Cursor:
 
     def to_dict(self, pipeline: BoundPipeline) -> dict[str, Any]:
         """Return the state as plain values, ready for JSON."""
-        if self.plan is not None and pipeline.layout.is_seekable:
+        if self.plan is not None and pipeline.is_seekable:
             return self._plan_state(pipeline, self.plan).to_dict()
         settings = pipeline.settings_at(self.epoch * pipeline.length)
-        if self.partitions is not None and pipeline.layout.is_seekable:
+        if self.partitions is not None and pipeline.is_seekable:
             resume_point = self.resume_point or ResumePoint(
                 min(self.partitions.positions), pending=self.partitions.pending
             )
             partitions = partitions_after(self.partitions, resume_point, pipeline.split)
             return State(settings, self.epoch, steps=self.count, shares=partitions).to_dict()
         point = self.resume_point or self.sampled
-        if pipeline.layout.mode == "sampler" and point is not None:
+        if pipeline.mode == "sampler" and point is not None:
             return State(settings, self.epoch, point.position, steps=self.count, drawn=point.drawn).to_dict()
         return State(settings, self.epoch, steps=self.count).to_dict()
 
@@ -96,18 +96,13 @@ class Cursor:
 
 def cursor_at_epoch(pipeline: BoundPipeline, epoch: int) -> Cursor:
     """Return the beginning of an epoch."""
-    if pipeline.stream_steps is not None and not pipeline.layout.is_seekable:
+    start, replayed = epoch, 0
+    if pipeline.stream_steps is not None and not pipeline.is_seekable:
         # Where it begins in the stream is only found by reading up to there.
-        return replace(_start(pipeline, 0), epoch=epoch, replayed=epoch * pipeline.stream_steps)
-    return _start(pipeline, epoch)
-
-
-def _start(pipeline: BoundPipeline, epoch: int) -> Cursor:
-    if pipeline.layout.mode == "exact":
-        return Cursor(epoch, plan=_plan_at_epoch(pipeline, epoch))
-    if pipeline.layout.mode == "loose":
-        return Cursor(epoch, partitions=PartitionCursors.at(epoch * pipeline.length))
-    return Cursor(epoch)
+        start, replayed = 0, epoch * pipeline.stream_steps
+    plan = _plan_at_epoch(pipeline, start) if pipeline.mode == "exact" else None
+    partitions = PartitionCursors.at(start * pipeline.length) if pipeline.mode == "loose" else None
+    return Cursor(epoch, plan, partitions, replayed=replayed)
 
 
 def _plan_at_epoch(pipeline: BoundPipeline, epoch: int) -> EpochPlan:
@@ -155,7 +150,7 @@ def next_plan(pipeline: BoundPipeline, plan: EpochPlan) -> EpochPlan:
 def cursor_after(pipeline: BoundPipeline, cursor: Cursor) -> Cursor:
     """Return the beginning of the epoch after this one."""
     if pipeline.stream_steps is not None:
-        if not pipeline.layout.is_seekable:
+        if not pipeline.is_seekable:
             return cursor_at_epoch(pipeline, cursor.epoch + 1)
         return Cursor(cursor.epoch + 1, partitions=_remaining_partitions(pipeline, cursor))
     if cursor.plan is not None:
@@ -173,7 +168,7 @@ def _remaining_partitions(pipeline: BoundPipeline, cursor: Cursor) -> PartitionC
 
 def restart_epoch(pipeline: BoundPipeline, cursor: Cursor) -> Cursor:
     """Return the beginning of this epoch, which a carried batch may have moved."""
-    if pipeline.stream_steps is not None and pipeline.layout.is_seekable:
+    if pipeline.stream_steps is not None and pipeline.is_seekable:
         return Cursor(cursor.epoch, partitions=cursor.partitions)  # after a loaded state, its position
     if cursor.plan is None or pipeline.options.steps_per_epoch is not None:
         return cursor_at_epoch(pipeline, cursor.epoch)
@@ -192,12 +187,12 @@ def restart_epoch(pipeline: BoundPipeline, cursor: Cursor) -> Cursor:
 
 def rebind_cursor(before: BoundPipeline, pipeline: BoundPipeline, cursor: Cursor) -> Cursor | None:
     """Return the same position for another pipeline, such as another batch size; None if the epoch is over."""
-    if not pipeline.layout.is_seekable:
+    if not pipeline.is_seekable:
         start = cursor_at_epoch(pipeline, cursor.epoch)
         if pipeline.skips_groups:
             return replace(start, count=cursor.count, sampled=cursor.resume_point or cursor.sampled)
         return replace(start, count=cursor.count, replayed=start.replayed + cursor.count)
-    if pipeline.layout.mode == "loose":
+    if pipeline.mode == "loose":
         return Cursor(cursor.epoch, partitions=_remaining_partitions(pipeline, cursor), count=cursor.count)
     state = State.from_dict(cursor.to_dict(before))
     if cursor.count and state.end is not None and state.position >= state.end:
@@ -210,11 +205,11 @@ def cursor_from_state(pipeline: BoundPipeline, document: Mapping[str, Any]) -> C
     state = State.from_dict(document)
     state.check_fingerprint(pipeline.settings_at(state.epoch * pipeline.length + state.position))
     count = state.steps
-    if pipeline.layout.is_seekable and pipeline.layout.mode == "exact":
+    if pipeline.is_seekable and pipeline.mode == "exact":
         return _cursor_of_plan(pipeline, state, count)
     is_over = pipeline.stream_steps is not None and count >= pipeline.stream_steps  # saved after the last element
     epoch, count = (state.epoch + 1, 0) if is_over else (state.epoch, count)
-    if pipeline.layout.is_seekable:
+    if pipeline.is_seekable:
         partitions = merge_partitions(state.shares, pipeline.split, pipeline.length)
         return Cursor(epoch, partitions=partitions, count=count)
     cursor = cursor_at_epoch(pipeline, epoch)
@@ -228,7 +223,7 @@ def replay_warning(pipeline: BoundPipeline, cursor: Cursor) -> str:
     """Return the warning for a position that is only found by replaying."""
     return (
         f"this pipeline goes on by replaying: {cursor.replayed:,} elements are made again and passed over, since "
-        f"{pipeline.layout.replay_reason}"
+        f"{pipeline.replay_reason}"
     )
 
 

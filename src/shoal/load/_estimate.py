@@ -127,7 +127,7 @@ def predict(
     """
     loader = data if isinstance(data, DataLoader) else DataLoader(data, options)
     pipeline = (loader.with_options(**changes) if changes else loader)._pipeline  # noqa: SLF001 - one package
-    source, order = pipeline.layout.source, pipeline.order
+    source, order = pipeline.source, pipeline.order
     if isinstance(source, StreamSource) or order is None:
         raise OptionError("only an order that is known beforehand can be foretold", found=repr(pipeline.spec.data))
     if bandwidth is not None and not bandwidth > 0:
@@ -150,13 +150,6 @@ class _LoaderPlan:
         """Samples of all readers together; replicas count once."""
         return sum(self.of(reader).rank_samples for reader in range(self.plan.split.readers))
 
-    @property
-    def batched(self) -> bool:
-        """Whether batches are read at once, so that neighbours are read together."""
-        layout = self.pipeline.layout
-        reads_batches = layout.batch is not None and layout.batch.collate is None and not layout.per_sample
-        return reads_batches and self.pipeline.options.on_error == "raise"
-
     def of(self, reader: int) -> EpochPlan:
         """Return the plan of one reader."""
         return self.plan.for_rank(reader * self.plan.split.replication)
@@ -169,13 +162,15 @@ class _LoaderPlan:
         """Return the reads of samples."""
         source = self.source
         return (
-            source.estimate_reads(numbers, batched=self.batched) if isinstance(source, SupportsReadEstimate) else None
+            source.estimate_reads(numbers, batched=self.pipeline.reads_batches)
+            if isinstance(source, SupportsReadEstimate)
+            else None
         )
 
 
 def _first_plan(pipeline: BoundPipeline, order: Order) -> EpochPlan:
     plan = cursor_at_epoch(pipeline, 0).plan
-    if plan is not None and pipeline.layout.batch is not None:
+    if plan is not None and pipeline.batch is not None:
         return plan
     # Chunks, which are read together and batched later, or never.
     return plan_epoch(order.length, batch_size=pipeline.chunk, split=pipeline.split, tail="uneven")
@@ -214,10 +209,10 @@ def _epoch_reads(loader_plan: _LoaderPlan) -> _EpochReads | None:
 
 def _cached_reads(loader_plan: _LoaderPlan, by_range: _EpochReads) -> _EpochReads | None:
     """Return the reads if local shards are kept in memory, where blocks are read once; None if they are not."""
-    source = loader_plan.source
-    if not loader_plan.batched or not loader_plan.pipeline.keeps_data or not isinstance(source, SupportsReadEstimate):
+    source, pipeline = loader_plan.source, loader_plan.pipeline
+    if not pipeline.reads_batches or not pipeline.keeps_data or not isinstance(source, SupportsReadEstimate):
         return None
-    estimate = source.estimate_cached_reads(loader_plan.pipeline.options.memory_budget // 2)
+    estimate = source.estimate_cached_reads(pipeline.options.memory_budget // 2)
     if estimate is None:
         return None
     reads, cached_bytes = estimate
@@ -292,7 +287,7 @@ def _steps(pipeline: BoundPipeline) -> int | None:
     if steps is not None:
         return steps
     plan = cursor_at_epoch(pipeline, 0).plan
-    return plan.steps if plan is not None and pipeline.layout.has_length else None
+    return plan.steps if plan is not None and pipeline.has_length else None
 
 
 def _mean_sample_bytes(loader_plan: _LoaderPlan, epoch: _EpochReads | None) -> float | None:

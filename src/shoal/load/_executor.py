@@ -9,6 +9,7 @@ processes; see `shoal.store._prefetch_queue` for details.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import warnings
@@ -20,7 +21,7 @@ from shoal.errors import LoaderError, ShoalWarning
 from shoal.order._block_shuffle import BlockShuffle
 from shoal.order._orders import Sequential
 from shoal.shard._shuffle_window import ReadSchedule
-from shoal.shard._stream import ErrorPolicy, error_limit
+from shoal.shard._stream import error_limit
 from shoal.store._prefetch_queue import PrefetchQueue, Workers
 
 from ._autotune import Tuner
@@ -47,34 +48,28 @@ _EXIT_TIMEOUT_S = 2.0
 class EpochRun:
     """A pipeline running from some position on: its threads, processes and queues. End it with ``close``."""
 
-    def __init__(
-        self,
-        pipeline: BoundPipeline,
-        tasks: AnyTasks,
-        context: TaskContext,
-        tuner: Tuner,
-        skip: int,
-        drawn: str = "",
-    ) -> None:
+    def __init__(self, pipeline: BoundPipeline, cursor: Cursor, meter: Meter, tuner: Tuner) -> None:
+        options = pipeline.options
         self.pipeline = pipeline
-        self._layout = layout = pipeline.layout
-        self._tasks = tasks
-        self._context = context
-        self.processes = context.processes
+        self._errors = _sample_errors(pipeline)
+        self.processes = ProcessPool(None if options.num_workers == "auto" else options.num_workers)
         """The processes that map samples."""
+        self._meter = meter
         self._tuner = tuner
-        # There is one more queue for each sequence of per-element stages in ``rest``.
-        rest = [isinstance(stage, PerSample) for stage in layout.rest]
-        queues = 1 + sum(current and not before for before, current in itertools.pairwise([False, *rest]))
-        self._budget = max(1, layout.options.memory_budget // queues)
-        """Bytes for each queue."""
-        self._skip = skip
+        context = TaskContext(pipeline, meter, self._errors, self.processes)
+        self._tasks = tasks = _make_tasks(pipeline, cursor, context)
+        self._skip = cursor.replayed
         """Elements of the first epoch that an earlier run delivered."""
-        self._drawn = drawn
+        self._drawn = cursor.sampled.drawn if cursor.sampled is not None and cursor.replayed else ""
         """Checksum of what a sampler had drawn for the last of them."""
         self.workers = Workers()
         self.prefetched = _prefetch(pipeline, tasks)
         """Remote samples that are being prefetched, if any."""
+        # There is one more queue for each sequence of per-element stages in ``rest``.
+        are_per_sample = [isinstance(stage, PerSample) for stage in pipeline.rest]
+        queues = 1 + sum(is_per_sample for is_per_sample, _ in itertools.groupby(are_per_sample))
+        self._budget = max(1, options.memory_budget // queues)
+        """Bytes for each queue."""
         self._iterator = cast("Generator[Task | Chunk | EpochEnd, None, None]", tasks.tasks())
         self._queue: PrefetchQueue[Task | Chunk | EpochEnd, TaskResult | EpochEnd] = PrefetchQueue(
             self._iterator,
@@ -103,13 +98,13 @@ class EpochRun:
 
     def _depth(self) -> int:
         """How many tasks may be in progress or ready."""
-        limit = self._layout.options.max_in_flight
+        limit = self.pipeline.options.max_in_flight
         return self._tuner.prefetch if limit is None else min(self._tuner.prefetch, limit)
 
     def _work(self, task: Task | Chunk | EpochEnd) -> TaskResult | EpochEnd:
         if isinstance(task, EpochEnd):
             return task
-        errors = self._context.errors
+        errors = self._errors
         if errors.skips:
             errors.take_count()  # of a task that failed
         made = cast("Callable[[Any], list[Element]]", self._tasks.work)(task)
@@ -120,10 +115,10 @@ class EpochRun:
         count, self._skipped = self._skipped, 0
         if count:
             samples = f"{count} sample{'s' if count > 1 else ''}"
-            warnings.warn(f"skipped {samples}; the first: {self._context.errors.first}", ShoalWarning, stacklevel=4)
+            warnings.warn(f"skipped {samples}; the first: {self._errors.first}", ShoalWarning, stacklevel=4)
 
     def _count_skipped(self, count: int) -> None:
-        self._context.meter.count_skipped(count)
+        self._meter.count_skipped(count)
         self._skipped += count
 
     def tune(self) -> None:
@@ -165,7 +160,7 @@ class EpochRun:
         )
         self._first = False
         elements: Iterator[Element] = self._until_end()
-        stages = list(self._layout.rest)
+        stages = list(self.pipeline.rest)
         while stages:
             maps = list(itertools.takewhile(lambda stage: isinstance(stage, PerSample), stages))
             if maps:
@@ -174,7 +169,7 @@ class EpochRun:
                 continue
             stage = stages.pop(0)
             buffered = pending if buffers_elements(stage) else []
-            elements = apply_to_stream(stage, elements, number, buffered, self._layout.is_seekable)
+            elements = apply_to_stream(stage, elements, number, buffered, self.pipeline.is_seekable)
         return elements
 
     def _until_end(self) -> Iterator[Element]:
@@ -199,15 +194,15 @@ class EpochRun:
         self, elements: Iterator[Element], stages: list[PerSample], epoch: int, at: int
     ) -> Iterator[Element]:
         """Apply stages to elements on the worker threads, in order. ``at`` identifies the stages in the pipeline."""
-        seeds = _seeds(self.pipeline, self._context.seed, epoch, at)
+        seeds = _seeds(self.pipeline, epoch, at)
 
         def work(task: tuple[int, Element]) -> TaskResult:
             number, element = task
-            self._context.errors.take_count()
-            with self._context.meter.timed("map"):
-                errors, processes = self._context.errors, self._context.processes
+            self._errors.take_count()
+            with self._meter.timed("map"):
+                errors, processes = self._errors, self.processes
                 made = apply_to_element(element, stages, seeds(number, element), epoch, errors, processes)
-            return TaskResult(made, self._context.errors.take_count())
+            return TaskResult(made, self._errors.take_count())
 
         queue: PrefetchQueue[tuple[int, Element], TaskResult] = PrefetchQueue(
             enumerate(elements),
@@ -229,8 +224,8 @@ class EpochRun:
         close(self.workers, self.processes, timeout_s, self.prefetched)
         with contextlib.suppress(ValueError):  # it is running, in another thread than the garbage collector's
             self._iterator.close()
-        if isinstance(self._layout.source, StreamSource) and self._layout.source.close is not None:
-            self._layout.source.close()
+        if isinstance(self.pipeline.source, StreamSource) and self.pipeline.source.close is not None:
+            self.pipeline.source.close()
 
 
 def _size_of_result(made: TaskResult | EpochEnd) -> int:
@@ -247,10 +242,10 @@ def close(
     processes.close(timeout_s)
 
 
-def _seeds(pipeline: BoundPipeline, seed: int, epoch: int, at: int) -> Callable[[int, Element], tuple[int, ...]]:
+def _seeds(pipeline: BoundPipeline, epoch: int, at: int) -> Callable[[int, Element], tuple[int, ...]]:
     """Return the seeds of an element: from its resume point if runs may begin anywhere, else from its number."""
-    reader = pipeline.split.reader
-    if not pipeline.layout.is_seekable:
+    seed, reader = pipeline.options.seed, pipeline.split.reader
+    if not pipeline.is_seekable:
         return lambda number, _: (seed, epoch, number, at, reader)
 
     def of_resume_point(number: int, element: Element) -> tuple[int, ...]:
@@ -261,23 +256,16 @@ def _seeds(pipeline: BoundPipeline, seed: int, epoch: int, at: int) -> Callable[
     return of_resume_point
 
 
-def start_epoch_run(pipeline: BoundPipeline, cursor: Cursor, meter: Meter, tuner: Tuner) -> EpochRun:
-    """Start a run at a position."""
-    options, layout = pipeline.options, pipeline.layout
-    if isinstance(layout.source, SupportsMemoryCache) and pipeline.keeps_data:
-        layout.source.hold(options.memory_budget // 2)
-    count = None if isinstance(layout.source, StreamSource) else len(layout.source)
-    policy = ErrorPolicy(options.on_error or "raise", options.error_budget, options.quarantine)
-    errors = SampleErrors(policy, error_limit(policy.budget, count) if policy.goes_on else 0)
-    processes = ProcessPool(None if options.num_workers == "auto" else options.num_workers)
-    context = TaskContext(layout, meter, errors, processes, options.seed)
-    drawn = cursor.sampled.drawn if cursor.sampled is not None and cursor.replayed else ""
-    return EpochRun(pipeline, _make_tasks(pipeline, cursor, context), context, tuner, cursor.replayed, drawn)
+def _sample_errors(pipeline: BoundPipeline) -> SampleErrors:
+    policy, source = pipeline.errors, pipeline.source
+    if not policy.goes_on:
+        return SampleErrors(policy, 0)
+    return SampleErrors(policy, error_limit(policy.budget, None if isinstance(source, StreamSource) else len(source)))
 
 
 def _prefetch(pipeline: BoundPipeline, tasks: AnyTasks) -> PrefetchedSource | None:
     """Start prefetching, if the data is remote and its order is known."""
-    source, order = pipeline.layout.source, pipeline.order
+    source, order = pipeline.source, pipeline.order
     if isinstance(source, StreamSource) or not isinstance(source, SupportsPrefetch):
         return None
     if not isinstance(tasks, (NumberedTasks, PerSampleTasks)):  # a sampler's order is not known beforehand
@@ -293,29 +281,27 @@ def _prefetch(pipeline: BoundPipeline, tasks: AnyTasks) -> PrefetchedSource | No
 
 
 def _make_tasks(pipeline: BoundPipeline, cursor: Cursor, context: TaskContext) -> AnyTasks:
-    layout = pipeline.layout
+    source, order = pipeline.source, pipeline.order
     # A stream that is cut into epochs of ``steps_per_epoch`` elements is replayed from its beginning.
     first = cursor.epoch if pipeline.stream_steps is None else 0
-    if isinstance(layout.source, StreamSource):
-        return StreamTasks(context, layout.source, pipeline.split, pipeline.chunk, first)
-    if pipeline.order is None:
+    if isinstance(source, StreamSource):
+        return StreamTasks(context, source, pipeline.split, pipeline.chunk, first)
+    if order is None:
         return SamplerTasks(
             context,
-            layout.source,
+            source,
             pipeline.shares,
             first,
             cursor.sampled if pipeline.skips_groups else None,
             pipeline.split.readers > 1 and pipeline.options.tail != "uneven",
         )
     if cursor.plan is not None:
-        return NumberedTasks(
-            context, layout.source, pipeline.order, cursor.plan, lambda plan: next_plan(pipeline, plan), pipeline.chunk
-        )
+        return NumberedTasks(context, source, order, cursor.plan, functools.partial(next_plan, pipeline))
     partitions = cursor.partitions or PartitionCursors.at(0)
     # The epoch does not follow from positions alone: if all were read, buffered samples are still of the epoch before.
     endless = pipeline.stream_steps is not None
-    epoch = min(partitions.positions) // max(pipeline.order.length, 1) if endless else cursor.epoch
-    return PerSampleTasks(context, layout.source, pipeline.order, pipeline.split, partitions, epoch, pipeline.chunk)
+    epoch = min(partitions.positions) // max(order.length, 1) if endless else cursor.epoch
+    return PerSampleTasks(context, source, order, pipeline.split, partitions, epoch, pipeline.chunk)
 
 
 class RunRegistry:
@@ -348,7 +334,9 @@ class RunRegistry:
     def start(self, pipeline: BoundPipeline, cursor: Cursor) -> EpochRun:
         """Start a new run at a position."""
         self.check_process()
-        run = start_epoch_run(pipeline, cursor, self._meter, self._tuner)
+        if isinstance(pipeline.source, SupportsMemoryCache) and pipeline.keeps_data:
+            pipeline.source.hold(pipeline.options.memory_budget // 2)
+        run = EpochRun(pipeline, cursor, self._meter, self._tuner)
         owner = self._owner()
         # Not the run: it refers to the functions of the pipeline, and one of them may refer to the owner.
         self._live[run] = weakref.finalize(owner, close, run.workers, run.processes, _EXIT_TIMEOUT_S, run.prefetched)

@@ -34,6 +34,8 @@ from ._stats import LoaderStats, Meter
 
 __all__ = ["DataLoader"]
 
+_DEFAULTS = LoaderOptions()
+
 
 class DataLoader(PipelineMethods):
     """Batches of a dataset.
@@ -73,7 +75,7 @@ class DataLoader(PipelineMethods):
     ) -> None:
         if options is not None and not isinstance(options, LoaderOptions):
             raise OptionError("these are no loader options", expected="LoaderOptions", found=repr(options))
-        merged = (options or LoaderOptions()).with_options(**changes)
+        merged = (options or _DEFAULTS).with_options(**changes)
         _check_samplers(sampler, batch_sampler, merged)
         if collate_fn is not None:
             check_callable("collate_fn", collate_fn)
@@ -161,10 +163,10 @@ class DataLoader(PipelineMethods):
             raise TypeError("a loader that repeats without end has no length")
         if self._spec.options.steps_per_epoch is not None:
             return self._spec.options.steps_per_epoch * epochs
-        if pipeline.layout.sampled and pipeline.skips_groups:
+        if pipeline.skips_groups:
             return pipeline.sampler_steps * epochs
-        if pipeline.layout.elements(0) is None:
-            reason = pipeline.layout.no_length_reason
+        if pipeline.elements(0) is None:
+            reason = pipeline.no_length_reason
             raise TypeError(
                 f"the number of elements is not known before they are made: {reason}; give steps_per_epoch="
             )
@@ -172,7 +174,7 @@ class DataLoader(PipelineMethods):
         plan, total = cursor.plan, 0
         for _ in range(epochs):
             assert plan is not None  # noqa: S101 - pipelines with a length have one
-            total += pipeline.layout.elements(plan.steps) or 0
+            total += pipeline.elements(plan.steps) or 0
             plan = next_plan(pipeline, plan)
         return total
 
@@ -235,7 +237,7 @@ class DataLoader(PipelineMethods):
                 self._warn_if_exhausted()
 
     def _warn_if_exhausted(self) -> None:
-        source = self._pipeline.layout.source
+        source = self._pipeline.source
         if isinstance(source, StreamSource) and source.once:
             problem = f"{source.name} can be read once, and nothing was left of it for this epoch"
             warnings.warn(f"{problem}; give the function that makes it instead", ShoalWarning, stacklevel=3)
@@ -252,9 +254,8 @@ class DataLoader(PipelineMethods):
             run = self._runs.at(self._pipeline, cursor)
             elements = run.epoch(cursor.epoch, cursor.count)
             while True:
-                if not run.workers.is_usable or (
-                    run.pipeline is not self._pipeline and iteration is self._current_iteration
-                ):
+                is_resized = run.pipeline is not self._pipeline and iteration is self._current_iteration
+                if is_resized or not run.workers.is_usable:
                     # Closed, forked, or the batch size has changed: continue from here with a new run.
                     moved = rebind_cursor(run.pipeline, self._pipeline, cursor)
                     if moved is None:

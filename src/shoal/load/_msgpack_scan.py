@@ -7,6 +7,7 @@ Where the value's first bytes are the same too, as an array's header mostly is, 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ import numpy.typing as npt
 from shoal._typing import IntArray
 from shoal.codec._codec import Buffer
 from shoal.errors import DecodeError
-from shoal.sample._payload_layout import ArraySpan, Span, array_span, field_spans
+from shoal.sample._payload_layout import ArraySpan, array_span, field_spans
 
 __all__ = [
     "FieldLocations",
@@ -105,8 +106,11 @@ def copy_rows(data: Buffer, starts: IntArray, out: npt.NDArray[np.uint8]) -> Non
 
 
 def all_equal(data: Buffer, at: IntArray, expected: bytes) -> bool:
-    """Whether the bytes at each of these offsets are ``expected``."""
-    return gather(data, at, len(expected)).tobytes() == expected * len(at)
+    """Whether the bytes at each of these offsets are ``expected``; not if ``data`` ends before."""
+    try:
+        return gather(data, at, len(expected)).tobytes() == expected * len(at)
+    except IndexError:
+        return False
 
 
 def read_template(payload: Buffer) -> tuple[TemplateField, ...]:
@@ -116,17 +120,13 @@ def read_template(payload: Buffer) -> tuple[TemplateField, ...]:
         key, header = bytes(payload[at : span.start]), bytes(payload[span.start : span.content])
         size = span.stop - span.content
         repeats = span.kind == "bytes" or (span.kind, size) == ("float", 8)
-        fields.append(TemplateField(name, key, span.kind, header, *_array_in(payload, span), size, repeats))
+        array, head = None, b""
+        with contextlib.suppress(DecodeError):  # the field is no array
+            array = array_span(payload, span)
+            head = bytes(payload[span.content : array.offset])
+        fields.append(TemplateField(name, key, span.kind, header, head, array, size, repeats))
         at = span.stop
     return tuple(fields)
-
-
-def _array_in(payload: Buffer, span: Span) -> tuple[bytes, ArraySpan | None]:
-    try:
-        array = array_span(payload, span)
-    except DecodeError:
-        return b"", None
-    return bytes(payload[span.content : array.offset]), array
 
 
 class PayloadScan:
@@ -186,11 +186,14 @@ class PayloadScan:
         return True
 
     def _locate(self, at: IntArray, field: TemplateField) -> FieldLocations | None:
-        locations = _locate_repeated(self._data, at, field) if field.repeats else None
-        if locations is not None or field.name in self._elided:
-            return locations
+        # Values that mostly have the same header are compared with key and header at once.
+        if field.repeats and all_equal(self._data, at, field.key + field.header + field.head):
+            sizes, codes = np.full(len(at), field.size, np.int64), np.full(len(at), field.header[0], np.uint8)
+            return FieldLocations(at + (len(field.key) + len(field.header)), sizes, codes, field.head)
+        if field.name in self._elided or not all_equal(self._data, at, field.key):
+            return None
         try:
-            return _locate_values(self._view, at + len(field.key)) if all_equal(self._data, at, field.key) else None
+            return _locate_values(self._view, at + len(field.key))
         except IndexError:  # a payload that ends too soon; reading it alone says which
             return None
 
@@ -202,18 +205,6 @@ def scan_fields(
     scan = PayloadScan(data, starts, sizes, template)
     fields = scan.fields()
     return fields if scan.is_complete else None
-
-
-def _locate_repeated(data: Buffer, at: IntArray, field: TemplateField) -> FieldLocations | None:
-    """Compare key and header at once, for values that mostly have the same header."""
-    try:
-        if not all_equal(data, at, field.key + field.header + field.head):
-            return None
-    except IndexError:  # the last payload is shorter; its key may be right all the same
-        return None
-    count = len(at)
-    sizes, codes = np.full(count, field.size, np.int64), np.full(count, field.header[0], np.uint8)
-    return FieldLocations(at + (len(field.key) + len(field.header)), sizes, codes, field.head)
 
 
 def _locate_values(view: npt.NDArray[np.uint8], at: IntArray) -> FieldLocations | None:

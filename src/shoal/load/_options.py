@@ -78,14 +78,11 @@ class LoaderOptions:
     """What to do with arrays of different shapes in one batch."""
 
     def __post_init__(self) -> None:
-        for name, minimum in _MINIMUM.items():
-            if name not in _OPTIONAL:
-                self._check_int(name, minimum)
-            elif getattr(self, name) is not None:
-                self._check_int(name, minimum, "None")
-        for name in ("num_workers", "prefetch"):
-            if getattr(self, name) != "auto":
-                self._check_int(name, 0, "'auto'")
+        for name, (minimum, alternative) in _INTEGERS.items():
+            value = getattr(self, name)
+            if alternative is None or repr(value) != alternative:
+                # Stored as Python's int, not NumPy's: it goes into states, which are JSON.
+                object.__setattr__(self, name, check_int(name, value, minimum, alternative))
         for name, choices in _CHOICES.items():
             check_choice(name, getattr(self, name), choices)
         for name in ("drop_last", "shuffle", "auto_tune"):
@@ -96,13 +93,6 @@ class LoaderOptions:
         check_error_budget(self.error_budget)
         if self.quarantine is not None and not isinstance(self.quarantine, str):
             raise OptionError("quarantine is a path or URL", expected="a str", found=repr(self.quarantine))
-        self._check_ranks()
-
-    def _check_int(self, name: str, minimum: int, alternative: str | None = None) -> None:
-        # Stored as Python's int, not NumPy's: it goes into states, which are JSON.
-        object.__setattr__(self, name, check_int(name, getattr(self, name), minimum, alternative))
-
-    def _check_ranks(self) -> None:
         if (self.rank is None) != (self.world_size is None):
             raise OptionError("rank and world_size are given together", found=f"{self.rank} of {self.world_size}")
         if self.rank is not None and self.world_size is not None and self.rank >= self.world_size:
@@ -121,7 +111,7 @@ class LoaderOptions:
 
     def with_options(self, **changes: Any) -> LoaderOptions:
         """Return a copy with some options changed. Raises OptionError for an unknown one."""
-        known = [field.name for field in fields(self)]
+        known = self.__dataclass_fields__
         for name in changes:
             if name not in known:
                 suggestions = difflib.get_close_matches(name, known, n=1)
@@ -161,13 +151,22 @@ class ThreadingOptions:
         return size if limit is None or size == "auto" else min(size, limit)
 
 
-_MINIMUM = {
-    "batch_size": 1, "seed": 0, "window": 1, "block_samples": 1, "lanes": 1, "rank": 0, "world_size": 1,
-    "replication": 1, "steps_per_epoch": 1, "memory_budget": 1, "max_in_flight": 1,
-}  # fmt: skip
-_OPTIONAL = {
-    "batch_size", "window", "block_samples", "rank", "world_size", "steps_per_epoch", "max_in_flight",
-}  # fmt: skip
+_INTEGERS: dict[str, tuple[int, str | None]] = {
+    "batch_size": (1, "None"),
+    "seed": (0, None),
+    "window": (1, "None"),
+    "block_samples": (1, "None"),
+    "lanes": (1, None),
+    "rank": (0, "None"),
+    "world_size": (1, "None"),
+    "replication": (1, None),
+    "steps_per_epoch": (1, "None"),
+    "memory_budget": (1, None),
+    "max_in_flight": (1, "None"),
+    "num_workers": (0, "'auto'"),
+    "prefetch": (0, "'auto'"),
+}
+"""The least value of each option that is a whole number, and what it may be instead, as messages show it."""
 _CHOICES: dict[str, Sequence[str | None]] = {
     "tail": ("pad", "carry", "drop", "uneven"),
     "on_error": (None, "raise", "skip", "quarantine"),
@@ -197,7 +196,7 @@ def check_int(name: str, value: Any, minimum: int = 1, alternative: str | None =
 
 def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
     """Raise OptionError unless the value is one of ``choices``."""
-    if not any(value is choice or (isinstance(value, str) and value == choice) for choice in choices):
-        raise OptionError(
-            f"{name} is not one of its values", expected=" or ".join(map(repr, choices)), found=repr(value)
-        )
+    for choice in choices:
+        if value is choice or (isinstance(value, str) and value == choice):
+            return
+    raise OptionError(f"{name} is not one of its values", expected=" or ".join(map(repr, choices)), found=repr(value))

@@ -1,6 +1,6 @@
 """`PipelineSpec`, a pipeline as a value, and `BoundPipeline`, the pipeline with its data and an order.
 
-`build` binds a spec: it divides the stages between workers and the stream (`PipelineLayout`) and chooses the order.
+`build` binds a spec: it divides the stages between workers and the stream of their results, and chooses the order.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from ._stages import (
 )
 from ._stream_stages import buffers_elements, is_seekable
 
-__all__ = ["BoundPipeline", "PipelineLayout", "PipelineSpec", "build", "over_fetch_factor"]
+__all__ = ["BoundPipeline", "PipelineSpec", "build", "over_fetch_factor"]
 
 Mode = Literal["exact", "loose", "stream", "sampler"]
 """How samples of an element are known: beforehand, while reading, from a stream, or from a sampler."""
@@ -93,40 +93,50 @@ class PipelineSpec:
 
 
 @dataclass(frozen=True)
-class PipelineLayout:
-    """A pipeline divided between workers and the stream of their results.
+class BoundPipeline:
+    """A pipeline with its opened data, its order and the share of this process, divided among workers.
 
     One task of a worker applies ``per_sample`` and, if the number of samples is known beforehand, ``batch`` and
-    ``per_batch``; ``rest`` is applied to the stream of results.
+    ``per_batch``; ``rest`` is applied to the stream of results. Made by ``build``.
     """
 
-    source: IndexedSource | StreamSource
+    spec: PipelineSpec
     options: LoaderOptions
+    """The options, with those of a shuffle stage."""
+    errors: ErrorPolicy
+    """What to do with samples that fail."""
+    source: IndexedSource | StreamSource
+    mode: Mode
+    """The kind of tasks; see `_tasks`."""
+    order: Order | None
+    """None if samples have no positions, or come from a sampler."""
+    split: Split
     per_sample: tuple[PerSample, ...]
     batch: Batch | None
     per_batch: tuple[Map, ...]
     rest: tuple[Stage, ...]
+    reads_batches: bool
+    """Whether the source may read batches, since no stage needs their samples."""
+    has_length: bool
+    """Whether the number of elements is known without making them."""
+    length: int
+    """Positions in an epoch."""
+    batch_size: int
+    """Samples that one reader takes in a step."""
+    drop_last: bool
+    """Whether a short last batch is left out."""
+    plan_steps: int | None
+    """``steps_per_epoch``, if each element is a step of a plan."""
+    stream_steps: int | None
+    """``steps_per_epoch``, if epochs are cut from one stream that goes on through all epochs."""
 
-    sampled: bool = False
-    """Whether a sampler of the user chooses the samples."""
-
-    @property
-    def mode(self) -> Mode:
-        """The kind of tasks; see `_tasks`."""
-        if isinstance(self.source, StreamSource):
-            return "stream"
-        if self.sampled:
-            return "sampler"
-        buffers = self.batch is None and any(buffers_elements(stage) for stage in self.rest)
-        return "exact" if all(isinstance(stage, Map) for stage in self.per_sample) and not buffers else "loose"
-
-    @property
+    @functools.cached_property
     def is_seekable(self) -> bool:
         """Whether it can be resumed from any resume point; if not, it is replayed from the epoch's start."""
         if self.mode not in ("exact", "loose"):
             return False
-        if self.mode == "exact" and self.options.steps_per_epoch is not None and not self.has_length:
-            return False  # where epochs of so many elements begin does not follow from the plan
+        if self.mode == "exact" and self.stream_steps is not None:
+            return False  # where epochs of so many elements begins does not follow from the plan
         buffering = [at for at, stage in enumerate(self.rest) if buffers_elements(stage)]
         seekable = all(isinstance(stage, (Map, Filter)) or is_seekable(stage) for stage in self.rest)
         if not buffering:
@@ -139,15 +149,10 @@ class PipelineLayout:
         """Why resume points are not enough, for messages."""
         if isinstance(self.source, StreamSource):
             return f"{self.source.name} can only be read from its start"
-        if self.sampled:
+        if self.mode == "sampler":
             return "a sampler says what comes"
         first = next((stage for stage in self.rest if not isinstance(stage, (Map, Filter, Batch))), None)
         return "steps_per_epoch cuts it" if first is None else f"{type(first).__name__.lower()} has no place of its own"
-
-    @property
-    def has_length(self) -> bool:
-        """Whether the number of elements is known without making them."""
-        return self.mode == "exact" and all(isinstance(stage, Map) for stage in self.rest)
 
     def elements(self, steps: int) -> int | None:
         """Return how many elements so many steps of the plan give; None if that is not known beforehand."""
@@ -161,8 +166,30 @@ class PipelineLayout:
         return steps
 
     @property
-    def unequal_steps_reason(self) -> str | None:
-        """Why ranks may get different numbers of elements, for messages; None if they get as many."""
+    def no_length_reason(self) -> str:
+        """Why the number of elements is unknown, for messages."""
+        if isinstance(self.source, StreamSource):
+            return f"{self.source.name} can only be read from its start"
+        if self.mode == "sampler":
+            return "a sampler says when it ends"
+        first = next(stage for stage in (*self.per_sample, *self.rest) if not isinstance(stage, _COUNTED))
+        return f"{type(first).__name__.lower()} comes after samples are read"
+
+    def check_equal_steps(self) -> None:
+        """Raise OptionError if ranks may get different numbers of elements, and nothing says what to do then."""
+        options = self.options
+        if self.split.readers == 1 or options.tail == "uneven" or options.steps_per_epoch is not None:
+            return
+        reason = self._unequal_steps_reason()
+        if reason is not None:
+            raise OptionError(
+                f"{self.split.readers} ranks may get different numbers of batches: {reason}",
+                expected='steps_per_epoch=, or tail="uneven" if ranks may differ',
+                hint="options of shoal.DataLoader; or materialize() a filtered dataset, or select with where()",
+            )
+
+    def _unequal_steps_reason(self) -> str | None:
+        """Return why ranks may get different numbers of elements; None if they get as many."""
         if isinstance(self.source, StreamSource):
             return f"{self.source.name} has no positions to split"
         unequal = next((stage for stage in self.per_sample if not isinstance(stage, Map)), None)
@@ -171,103 +198,13 @@ class PipelineLayout:
         is_batched = self.batch is not None
         for stage in self.rest:
             name = type(stage).__name__.lower()
-            if isinstance(stage, Map) and self.options.on_error != "raise":
-                return f"on_error={self.options.on_error!r} may leave out elements in {name}"
+            if isinstance(stage, Map) and self.errors.goes_on:
+                return f"on_error={self.errors.on_error!r} may leave out elements in {name}"
             keeps_count = isinstance(stage, (*_COUNTED, Batch, Window)) or (isinstance(stage, Unbatch) and is_batched)
             if not keeps_count and not (isinstance(stage, Shuffle) and self.mode != "loose"):
                 return f"{name} gives any number of elements"
             is_batched = is_batched or isinstance(stage, Batch)
         return None
-
-    @property
-    def no_length_reason(self) -> str:
-        """Why the number of elements is unknown, for messages."""
-        if isinstance(self.source, StreamSource):
-            return f"{self.source.name} can only be read from its start"
-        if self.sampled:
-            return "a sampler says when it ends"
-        first = next(stage for stage in (*self.per_sample, *self.rest) if not isinstance(stage, _COUNTED))
-        return f"{type(first).__name__.lower()} comes after samples are read"
-
-
-def lay_out(spec: PipelineSpec, described: SourceDescription) -> PipelineLayout:
-    """Divide a pipeline. Raises OptionError for stages that cannot follow each other."""
-    sampled = spec.sampler is not None or spec.batch_sampler is not None
-    options, stages = _with_error_policy(spec.options, described.errors), (*described.steps, *spec.steps)
-    if options.batch_size is not None:
-        # A loader's own batch comes after the stages of the dataset and before its own, except for a shuffle that comes
-        # first: that is the order of its samples, like `shuffle=True`.
-        batch = Batch(options.batch_size, options.drop_last, options.ragged, spec.collate_fn)
-        first = 1 if spec.steps and isinstance(spec.steps[0], Shuffle) and not sampled else 0
-        stages = (*described.steps, *spec.steps[:first], batch, *spec.steps[first:])
-    if described.collate is not None:
-        stages = tuple(
-            replace(stage, collate=described.collate) if isinstance(stage, Batch) and stage.collate is None else stage
-            for stage in stages
-        )
-    numbered = not isinstance(described.source, StreamSource)
-    stages, options = _shuffle_by_order(stages, options, numbered, sampled)
-    count = next((at for at, stage in enumerate(stages) if not isinstance(stage, (Map, Filter, FlatMap))), len(stages))
-    per_sample, after = stages[:count], stages[count:]
-    # The samples of a batch sampler's batch stay together, also if a filter drops some.
-    exact = numbered and (spec.batch_sampler is not None or all(isinstance(stage, Map) for stage in per_sample))
-    head = after[0] if after and isinstance(after[0], Batch) and exact else None
-    rest = after if head is None else after[1:]
-    maps = 0 if head is None else next((at for at, stage in enumerate(rest) if not isinstance(stage, Map)), len(rest))
-    per_batch = tuple(stage for stage in rest[:maps] if isinstance(stage, Map))
-    inner = tuple(stage for stage in per_sample if isinstance(stage, (Map, Filter, FlatMap)))
-    return PipelineLayout(described.source, options, inner, head, per_batch, tuple(rest[maps:]), sampled)
-
-
-def _with_error_policy(options: LoaderOptions, policy: ErrorPolicy | None) -> LoaderOptions:
-    """Return the options with what the data does with samples that fail, where they do not say it."""
-    policy = policy or ErrorPolicy()
-    return options.with_options(
-        on_error=policy.on_error if options.on_error is None else options.on_error,
-        error_budget=policy.budget if options.error_budget is None else options.error_budget,
-        quarantine=policy.quarantine if options.quarantine is None else options.quarantine,
-    )
-
-
-def _shuffle_by_order(
-    stages: tuple[Stage, ...], options: LoaderOptions, numbered: bool, sampled: bool
-) -> tuple[tuple[Stage, ...], LoaderOptions]:
-    """Replace a shuffle of samples with positions by an order, which needs no buffer."""
-    for at, stage in enumerate(stages):
-        if isinstance(stage, Shuffle) and numbered and not sampled:
-            ordered = options.with_options(shuffle=True, window=stage.buffer, seed=stage.seed)
-            return (*stages[:at], *stages[at + 1 :]), ordered
-        if not isinstance(stage, (Map, Filter)):
-            break
-    unbounded = any(isinstance(stage, Shuffle) and stage.buffer is None for stage in stages)
-    if unbounded or (options.shuffle and not numbered):
-        raise OptionError(
-            "what has no positions is shuffled through a buffer",
-            expected="`.shuffle(1000)`, with the number to hold",
-            found="`.shuffle()`" if unbounded else "shuffle=True",
-        )
-    return stages, options
-
-
-@dataclass(frozen=True)
-class BoundPipeline:
-    """A pipeline with its opened data, its order, and the share of this process."""
-
-    spec: PipelineSpec
-    layout: PipelineLayout
-    order: Order | None
-    """None if samples have no positions, or come from a sampler."""
-    split: Split
-
-    @property
-    def options(self) -> LoaderOptions:
-        """The options, with those of a shuffle stage."""
-        return self.layout.options
-
-    @property
-    def length(self) -> int:
-        """Positions in an epoch."""
-        return 0 if self.order is None else self.order.length
 
     @property
     def keeps_data(self) -> bool:
@@ -276,29 +213,6 @@ class BoundPipeline:
         One of many readers would keep samples that are read by others.
         """
         return not isinstance(self.order, Sequential) and self.split.readers == 1
-
-    @property
-    def batch_size(self) -> int:
-        """Samples that one reader takes in a step."""
-        return 1 if self.layout.batch is None else self.layout.batch.size
-
-    @property
-    def drop_last(self) -> bool:
-        """Whether a short last batch is left out."""
-        return self.layout.batch is not None and self.layout.batch.drop_last
-
-    def check_equal_steps(self) -> None:
-        """Raise OptionError if ranks may get different numbers of elements, and nothing says what to do then."""
-        options = self.options
-        if self.split.readers == 1 or options.tail == "uneven" or options.steps_per_epoch is not None:
-            return
-        reason = self.layout.unequal_steps_reason
-        if reason is not None:
-            raise OptionError(
-                f"{self.split.readers} ranks may get different numbers of batches: {reason}",
-                expected='steps_per_epoch=, or tail="uneven" if ranks may differ',
-                hint="options of shoal.DataLoader; or materialize() a filtered dataset, or select with where()",
-            )
 
     def settings_at(self, position: int) -> dict[str, Any]:
         """Return everything that determines the order, as plain values; of a mixture, up to a position."""
@@ -310,27 +224,23 @@ class BoundPipeline:
     def settings(self) -> dict[str, Any]:
         """Everything that determines the order, as plain values."""
         order = {} if self.order is None else self.order.to_json()
-        after = [
-            _describe_stage(stage)
-            for stage in (*self.layout.per_sample, *self.layout.rest)
-            if not isinstance(stage, Map)
-        ]
-        return {**source_settings(self.layout.source), **order, **({"stages": after} if after else {})}
+        after = [_describe_stage(stage) for stage in (*self.per_sample, *self.rest) if not isinstance(stage, Map)]
+        return {**source_settings(self.source), **order, **({"stages": after} if after else {})}
 
     @functools.cached_property
     def chunk(self) -> int:
         """Samples that are read at a time if batches are made later."""
-        if isinstance(self.layout.source, StreamSource):
+        if isinstance(self.source, StreamSource):
             return _STREAM_CHUNK_SAMPLES
-        mean, count = self.layout.source.geometry().mean_bytes or _UNKNOWN_BYTES, self.length or len(self.layout.source)
+        mean, count = self.source.geometry().mean_bytes or _UNKNOWN_BYTES, self.length or len(self.source)
         return int(max(1, min(_MAX_CHUNK_SAMPLES, _CHUNK_BYTES // max(mean, 1.0), -(-count // 8))))
 
     @functools.cached_property
     def shuffle_quality(self) -> float | None:
         """How often neighbours are from different shards; None if there is one shard only, or no order."""
-        if self.order is None or isinstance(self.layout.source, StreamSource):
+        if self.order is None or isinstance(self.source, StreamSource):
             return None
-        ends = self.layout.source.geometry().shard_starts[1:]
+        ends = self.source.geometry().shard_starts[1:]
         if len(ends) < 2 or self.order.length < 2:
             return None
         return round(min(1.0, mixing_quality(self.order, ends, pairs=1 << 12)), 3)
@@ -342,15 +252,13 @@ class BoundPipeline:
             set_epoch = getattr(epoch_sampler, "set_epoch", None)
             if set_epoch is not None:
                 set_epoch(epoch)
-        count = (
-            1 if self.spec.batch_sampler is not None else self.chunk if self.layout.batch is None else self.batch_size
-        )
+        count = 1 if self.spec.batch_sampler is not None else self.chunk if self.batch is None else self.batch_size
         return sampler_shares(sampler, count, start=start, **self._sampler_plan)
 
     @property
     def _sampler_plan(self) -> dict[str, Any]:
         """How ranks split what a sampler draws: into samples or batches of them, a batch sampler's into batches."""
-        is_batched = self.spec.batch_sampler is None and self.layout.batch is not None
+        is_batched = self.spec.batch_sampler is None and self.batch is not None
         return {
             "batch_size": self.batch_size if is_batched else 1,
             "split": Split() if splits_itself(self.sampler) else self.split,
@@ -372,21 +280,8 @@ class BoundPipeline:
     @property
     def skips_groups(self) -> bool:
         """Whether delivered elements of a sampler can be skipped without reading them: each group is one element."""
-        keeps_groups = self.spec.batch_sampler is not None or all(
-            isinstance(stage, Map) for stage in self.layout.per_sample
-        )
-        keeps_groups = keeps_groups and all(isinstance(stage, Map) for stage in self.layout.rest)
-        return self.layout.sampled and keeps_groups and self.stream_steps is None
-
-    @property
-    def plan_steps(self) -> int | None:
-        """``steps_per_epoch``, if each element is a step of a plan."""
-        return self.layout.options.steps_per_epoch if self.layout.has_length else None
-
-    @property
-    def stream_steps(self) -> int | None:
-        """``steps_per_epoch``, if epochs are cut from one stream that goes on through all epochs."""
-        return None if self.layout.has_length else self.layout.options.steps_per_epoch
+        keeps_groups = self.spec.batch_sampler is not None or _are_maps(self.per_sample)
+        return self.mode == "sampler" and keeps_groups and _are_maps(self.rest) and self.stream_steps is None
 
 
 def _describe_stage(stage: Any) -> str:
@@ -398,14 +293,114 @@ def _describe_stage(stage: Any) -> str:
 
 
 def build(spec: PipelineSpec) -> BoundPipeline:
-    """Open the data and choose its order. Raises OptionError for settings that exclude each other."""
-    described: SourceDescription = describe_source(spec.data)
-    layout = lay_out(spec, described)
-    split = _split_of(layout.options)
-    if layout.sampled and isinstance(layout.source, StreamSource):
-        raise OptionError("a sampler needs samples with positions", found=layout.source.name)
-    source: IndexedSource | None = None if isinstance(layout.source, StreamSource) or layout.sampled else layout.source
-    return BoundPipeline(spec, layout, None if source is None else choose_order(source, layout.options), split)
+    """Open the data, divide the stages and choose the order.
+
+    Raises OptionError for settings that exclude each other and for stages that cannot follow each other.
+    """
+    described = describe_source(spec.data)
+    source, is_sampled = described.source, spec.sampler is not None or spec.batch_sampler is not None
+    if is_sampled and isinstance(source, StreamSource):
+        raise OptionError("a sampler needs samples with positions", found=source.name)
+    stages, options = _all_stages(spec, described, is_sampled)
+    per_sample = _leading(stages, (Map, Filter, FlatMap))
+    after = stages[len(per_sample) :]
+    # The samples of a batch sampler's batch stay together, also if a filter drops some.
+    is_counted = _are_maps(per_sample) or spec.batch_sampler is not None
+    is_batched = bool(after) and isinstance(after[0], Batch) and is_counted and not isinstance(source, StreamSource)
+    per_batch = _leading(after[1:], Map) if is_batched else ()
+    rest = after[1 + len(per_batch) :] if is_batched else after
+    batch: Batch | None = after[0] if is_batched else None
+    mode: Mode = "stream" if isinstance(source, StreamSource) else "sampler" if is_sampled else "exact"
+    if mode == "exact" and not (_are_maps(per_sample) and (is_batched or not any(map(buffers_elements, rest)))):
+        mode = "loose"
+    has_length = mode == "exact" and _are_maps(rest)
+    errors = _error_policy(options, described.errors)
+    order = None if isinstance(source, StreamSource) or is_sampled else choose_order(source, options)
+    rank, world_size = options.rank, options.world_size
+    if rank is None or world_size is None:
+        rank, world_size = launched_rank()
+    return BoundPipeline(
+        spec,
+        options,
+        errors,
+        source,
+        mode,
+        order,
+        Split(rank, world_size, options.replication),
+        per_sample,
+        batch,
+        per_batch,
+        rest,
+        reads_batches=batch is not None and batch.collate is None and not per_sample and not errors.goes_on,
+        has_length=has_length,
+        length=0 if order is None else order.length,
+        batch_size=1 if batch is None else batch.size,
+        drop_last=batch is not None and batch.drop_last,
+        plan_steps=options.steps_per_epoch if has_length else None,
+        stream_steps=None if has_length else options.steps_per_epoch,
+    )
+
+
+def _leading(stages: tuple[Any, ...], kinds: type | tuple[type, ...]) -> tuple[Any, ...]:
+    """Return the first stages, up to one of another kind."""
+    count = 0
+    while count < len(stages) and isinstance(stages[count], kinds):
+        count += 1
+    return stages[:count]
+
+
+def _are_maps(stages: tuple[Stage, ...]) -> bool:
+    return len(_leading(stages, Map)) == len(stages)
+
+
+def _error_policy(options: LoaderOptions, policy: ErrorPolicy | None) -> ErrorPolicy:
+    """Return what to do with samples that fail: what the options say, else what the data does."""
+    policy = policy or ErrorPolicy()
+    return ErrorPolicy(
+        policy.on_error if options.on_error is None else options.on_error,
+        policy.budget if options.error_budget is None else options.error_budget,
+        policy.quarantine if options.quarantine is None else options.quarantine,
+    )
+
+
+def _all_stages(
+    spec: PipelineSpec, described: SourceDescription, is_sampled: bool
+) -> tuple[tuple[Any, ...], LoaderOptions]:
+    """Return the stages of the data, of the loader, and its own batch; a shuffle is an option where it can be."""
+    options, stages = spec.options, (*described.steps, *spec.steps)
+    if options.batch_size is not None:
+        # A loader's own batch comes after the stages of the dataset and before its own, except for a shuffle that comes
+        # first: that is the order of its samples, like `shuffle=True`.
+        batch = Batch(options.batch_size, options.drop_last, options.ragged, spec.collate_fn)
+        first = 1 if spec.steps and isinstance(spec.steps[0], Shuffle) and not is_sampled else 0
+        stages = (*described.steps, *spec.steps[:first], batch, *spec.steps[first:])
+    if described.collate is not None:
+        stages = tuple(
+            replace(stage, collate=described.collate) if isinstance(stage, Batch) and stage.collate is None else stage
+            for stage in stages
+        )
+    return _shuffle_by_order(stages, options, not isinstance(described.source, StreamSource), is_sampled)
+
+
+def _shuffle_by_order(
+    stages: tuple[Stage, ...], options: LoaderOptions, numbered: bool, sampled: bool
+) -> tuple[tuple[Stage, ...], LoaderOptions]:
+    """Replace a shuffle of samples with positions by an order, which needs no buffer."""
+    is_first, is_unbounded = True, False
+    for at, stage in enumerate(stages):
+        if isinstance(stage, Shuffle):
+            if is_first and numbered and not sampled:
+                ordered = options.with_options(shuffle=True, window=stage.buffer, seed=stage.seed)
+                return (*stages[:at], *stages[at + 1 :]), ordered
+            is_unbounded = is_unbounded or stage.buffer is None
+        is_first = is_first and isinstance(stage, (Map, Filter))
+    if is_unbounded or (options.shuffle and not numbered):
+        raise OptionError(
+            "what has no positions is shuffled through a buffer",
+            expected="`.shuffle(1000)`, with the number to hold",
+            found="`.shuffle()`" if is_unbounded else "shuffle=True",
+        )
+    return stages, options
 
 
 def choose_order(source: IndexedSource, options: LoaderOptions) -> Order:
@@ -445,12 +440,6 @@ def _shuffled_order(count: int, options: LoaderOptions, geometry: SourceLayout) 
     lanes = max(1, min(options.lanes, window // max(block, 1), count // max(block, 1)))
     blocks = -(-window // (lanes * block))
     return BlockShuffle(count, options.seed, block_samples=block, window=blocks, lanes=lanes)
-
-
-def _split_of(options: LoaderOptions) -> Split:
-    if options.rank is not None and options.world_size is not None:
-        return Split(options.rank, options.world_size, options.replication)
-    return Split(*launched_rank(), options.replication)
 
 
 def over_fetch_factor(order: Order, split: Split) -> float:

@@ -37,7 +37,7 @@ __all__ = [
     "apply_to_element",
     "collate_samples",
     "map_batch",
-    "read_batch_of",
+    "read_batch",
     "read_samples",
 ]
 
@@ -108,7 +108,7 @@ def read_samples(
     return samples
 
 
-def read_batch_of(source: IndexedSource, numbers: IntArray, ragged: Ragged) -> Any | None:
+def read_batch(source: IndexedSource, numbers: IntArray, ragged: Ragged) -> Any | None:
     """Read a batch, if the source makes batches."""
     try:
         return source.read_batch(numbers, ragged)

@@ -7,6 +7,7 @@ by reading (`StreamTasks`). ``tasks`` lists them, epoch after epoch, cheaply; ``
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import time
@@ -16,6 +17,7 @@ from operator import itemgetter
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from shoal._typing import IntArray
 from shoal.errors import LoaderError, PositionError
@@ -25,14 +27,14 @@ from shoal.shard._stream import ErrorPolicy
 
 from ._collate import BatchRowWriter, size_of
 from ._cursor import PartitionCursors
-from ._pipeline import PipelineLayout
+from ._pipeline import BoundPipeline
 from ._sample_stages import (
     ProcessPool,
     SampleErrors,
     apply_stages,
     collate_samples,
     map_batch,
-    read_batch_of,
+    read_batch,
     read_samples,
 )
 from ._sampler_shares import SamplerShare
@@ -51,37 +53,40 @@ _STREAM_GROUP_TIMEOUT_S = 0.01
 class TaskContext:
     """What all tasks of a run share."""
 
-    layout: PipelineLayout
+    pipeline: BoundPipeline
     meter: Meter
     errors: SampleErrors
     processes: ProcessPool
-    seed: int
+
+
+_Samples = tuple[IntArray, IntArray, int]
+"""Sample numbers, their epochs, and the position of the first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Some steps of an epoch: one if a step is a batch."""
+    """Samples whose numbers are known: those of one step if a step is a batch, else of several steps."""
 
-    plan: EpochPlan
-    steps: range
-    at: RankPositions
     numbers: IntArray
-    """The samples at these positions."""
+    epochs: IntArray
+    repeats: npt.NDArray[np.bool_]
+    """Which samples only fill a step."""
+    position: int
+    """Of the first sample; it determines random numbers of the batch."""
+    resume_points: Sequence[ResumePoint]
+    """Where to resume after each step."""
+    substitutes: Callable[[], Iterator[_Samples]] | None
+    """The first samples of the epoch, some at a time, to take in place of those that are skipped; None if ranks may
+    have different numbers of elements."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Some positions or sample numbers, or some values of a stream."""
+    """Some positions, or some values of a stream with their numbers."""
 
     positions: IntArray
-    values: tuple[Any, ...] | None = None
+    values: tuple[Any, ...] = ()
     epoch: int = 0
-    repeats: int = 0
-    """How many of the last samples only fill a step."""
-    resume_points: tuple[ResumePoint, ...] = ()
-    """Of what a sampler has drawn: where to resume after each step."""
-    first: Sequence[Any] = ()
-    """What a sampler drew first in this epoch."""
 
 
 def _make_samples(
@@ -94,15 +99,15 @@ def _make_samples(
     """Read and map samples; return (index among ``numbers``, part, value)."""
     with context.meter.timed("fetch"):
         values = read_samples(source, numbers, epochs, context.errors)
-    if not context.layout.per_sample:
+    if not context.pipeline.per_sample:
         return [(index, 0, value) for index, value in values]
     with context.meter.timed("map"):
         return apply_stages(
             values,
-            context.layout.per_sample,
+            context.pipeline.per_sample,
             source,
             numbers,
-            lambda index: (context.seed, int(epochs[index])),
+            lambda index: (context.pipeline.options.seed, int(epochs[index])),
             context.errors,
             context.processes,
             row_writer,
@@ -113,7 +118,10 @@ def _make_batch(
     context: TaskContext, source: IndexedSource, step: Batch, numbers: IntArray, epochs: IntArray, position: int
 ) -> tuple[Any, int] | None:
     """Make a batch of samples and apply maps of batches; return it with its length, or None if no sample is left."""
-    batch, count = _read_batch(context, source, step, numbers), len(numbers)
+    batch, count = None, len(numbers)
+    if context.pipeline.reads_batches:
+        with context.meter.timed("fetch"):
+            batch = read_batch(source, numbers, step.ragged)
     if batch is None:
         row_writer = BatchRowWriter(len(numbers)) if step.collate is None else None
         samples = [value for _, _, value in _make_samples(context, source, numbers, epochs, row_writer)]
@@ -122,29 +130,70 @@ def _make_batch(
             return None
         with context.meter.timed("collate"):
             batch = collate_samples(samples, step, source, numbers)
-    if context.layout.per_batch:
-        seeds = (context.seed, int(epochs[0]), position)
+    if context.pipeline.per_batch:
+        seeds = (context.pipeline.options.seed, int(epochs[0]), position)
         with context.meter.timed("map"):
-            batch = map_batch(batch, context.layout.per_batch, seeds, source, numbers, context.processes)
+            batch = map_batch(batch, context.pipeline.per_batch, seeds, source, numbers, context.processes)
     return batch, count
 
 
-def _read_batch(context: TaskContext, source: IndexedSource, step: Batch, numbers: IntArray) -> Any | None:
-    """Read a batch from the source, if no stage needs its samples."""
-    if context.layout.per_sample or step.collate is not None or context.errors.skips:
-        return None
-    with context.meter.timed("fetch"):
-        return read_batch_of(source, numbers, step.ragged)
+class _KnownSamples:
+    """Batches, or samples, whose numbers are known before they are read."""
 
+    def __init__(self, context: TaskContext, source: IndexedSource) -> None:
+        self._context = context
+        self._source = source
 
-def _has_equal_steps(plan: EpochPlan) -> bool:
-    """Whether all ranks need as many elements, so that one whose samples are all skipped is replaced."""
-    return plan.split.readers > 1 and plan.tail != "uneven"
+    def work(self, task: Task) -> list[Element]:
+        """Return one batch, or the samples of several steps."""
+        step = self._context.pipeline.batch
+        if step is None:
+            return self._single_elements(task)
+        if not len(task.numbers):
+            return []
+        made = _make_batch(self._context, self._source, step, task.numbers, task.epochs, task.position)
+        repeated = int(task.repeats.sum())
+        if made is None:
+            if task.substitutes is None:
+                return []
+            made = self._substitute_batch(task.substitutes(), step)
+            repeated = made[1]
+        batch, count = made
+        return [Element(batch, count, task.resume_points[0], repeated=repeated, size=size_of(batch))]
 
+    def _single_elements(self, task: Task) -> list[Element]:
+        samples = _make_samples(self._context, self._source, task.numbers, task.epochs)
+        values = [(index, value, int(task.repeats[index])) for index, _, value in samples]
+        if len(values) < len(task.numbers) and task.substitutes is not None:
+            missing = sorted(set(range(len(task.numbers))).difference(index for index, _, _ in values))
+            others = self._substitute_samples(task.substitutes(), len(missing))
+            values += [(index, value, 1) for index, value in zip(missing, others, strict=True)]
+            values.sort(key=itemgetter(0))
+        return [
+            Element(value, 1, task.resume_points[index], repeated=repeated, size=size_of(value))
+            for index, value, repeated in values
+        ]
 
-def _complete_epoch(plan: EpochPlan) -> EpochPlan:
-    """Return the plan of all of an epoch, wherever a run began in it."""
-    return plan_epoch(plan.count, epoch=plan.epoch, batch_size=plan.batch_size, split=plan.split)
+    def _substitute_batch(self, first: Iterator[_Samples], step: Batch) -> tuple[Any, int]:
+        """Make the first batch of which a sample can be read, for one of which none can."""
+        context = _without_counting(self._context)
+        for numbers, epochs, position in first:
+            made = _make_batch(context, self._source, step, numbers, epochs, position)
+            if made is not None:
+                return made
+        raise _nothing_readable()
+
+    def _substitute_samples(self, first: Iterator[_Samples], count: int) -> list[Any]:
+        """Read the first samples that can be read, for ``count`` others."""
+        context = _without_counting(self._context)
+        values: list[Any] = []
+        for numbers, epochs, _ in first:
+            values += [value for _, _, value in _make_samples(context, self._source, numbers, epochs)]
+            if len(values) >= count:
+                break
+        if not values:
+            raise _nothing_readable()
+        return list(itertools.islice(itertools.cycle(values), count))
 
 
 def _without_counting(context: TaskContext) -> TaskContext:
@@ -152,18 +201,12 @@ def _without_counting(context: TaskContext) -> TaskContext:
     return replace(context, errors=SampleErrors(ErrorPolicy("skip"), math.inf))
 
 
-def _check_readable(values: list[Any]) -> list[Any]:
-    if not values:
-        raise _nothing_readable()
-    return values
-
-
 def _nothing_readable() -> LoaderError:
     return LoaderError("no sample of an epoch could be read, and every rank needs as many batches")
 
 
-class NumberedTasks:
-    """Batches, or samples, whose numbers are known before anything is read."""
+class NumberedTasks(_KnownSamples):
+    """Batches, or samples, that an order gives."""
 
     def __init__(
         self,
@@ -172,25 +215,34 @@ class NumberedTasks:
         order: Order,
         first: EpochPlan,
         next_plan: Callable[[EpochPlan], EpochPlan],
-        chunk: int,
     ) -> None:
-        self._context = context
-        self._source = source
+        super().__init__(context, source)
         self._order = order
         self._first = first
         self._next_plan = next_plan
-        self._chunk = 1 if context.layout.batch is not None else chunk
+        self._chunk = 1 if context.pipeline.batch is not None else context.pipeline.chunk
 
     def tasks(self) -> Iterator[Task | EpochEnd]:
         """Yield the tasks from the first plan on, without end."""
         plan = self._first
         while True:
+            substitutes = None
+            if plan.split.readers > 1 and plan.tail != "uneven":
+                substitutes = functools.partial(self._first_samples, plan)
+            base = plan.epoch * plan.count
             for steps, at, numbers in self._groups(plan):
                 for step in steps[:: self._chunk]:
                     first = (step - steps.start) * plan.batch_size
                     own = slice(first, first + self._chunk * plan.batch_size)
-                    positions = RankPositions(at.positions[own], at.epochs[own], at.repeats[own])
-                    yield Task(plan, range(step, min(step + self._chunk, plan.steps)), positions, numbers[own])
+                    done = range(step + 1, min(step + self._chunk, plan.steps) + 1)
+                    yield Task(
+                        numbers[own],
+                        at.epochs[own],
+                        at.repeats[own],
+                        int(at.positions[first]),
+                        [ResumePoint(base + plan.consumed(count)) for count in done],
+                        substitutes,
+                    )
             yield EpochEnd()
             plan = self._next_plan(plan)
 
@@ -210,63 +262,12 @@ class NumberedTasks:
                 yield plan.epoch, numbers
             plan = self._next_plan(plan)
 
-    def work(self, task: Task) -> list[Element]:
-        """Return one batch, or the samples of a chunk."""
-        step, at = self._context.layout.batch, task.at
-        if step is None:
-            return self._single_elements(task, at, task.numbers)
-        made = _make_batch(self._context, self._source, step, task.numbers, at.epochs, int(at.positions[0]))
-        repeated = int(at.repeats.sum())
-        if made is None:
-            if not _has_equal_steps(task.plan):
-                return []
-            made = self._substitute_batch(task.plan, step)
-            repeated = made[1]
-        batch, count = made
-        resume_point = ResumePoint(task.plan.epoch * task.plan.count + task.plan.consumed(task.steps.stop))
-        return [Element(batch, count, resume_point, repeated=repeated, size=size_of(batch))]
-
-    def _substitute_batch(self, plan: EpochPlan, step: Batch) -> tuple[Any, int]:
-        """Make the first batch of this rank's epoch of which a sample can be read, for one of which none can."""
-        epoch, context = _complete_epoch(plan), _without_counting(self._context)
-        for at in map(epoch.at, range(epoch.steps)):
-            numbers, first = at.samples(self._order), int(at.positions[0])
-            made = _make_batch(context, self._source, step, numbers, at.epochs, first)
-            if made is not None:
-                return made
-        raise _nothing_readable()
-
-    def _substitute_samples(self, plan: EpochPlan, count: int) -> list[Any]:
-        """Read the first samples of this rank's epoch that can be read, for ``count`` others."""
-        epoch, context = _complete_epoch(plan), _without_counting(self._context)
-        values: list[Any] = []
+    def _first_samples(self, plan: EpochPlan) -> Iterator[_Samples]:
+        """Yield the samples of this rank's epoch from its beginning, wherever the plan begins."""
+        epoch = plan_epoch(plan.count, epoch=plan.epoch, batch_size=plan.batch_size, split=plan.split)
         for start in range(0, epoch.steps, self._chunk):
             at = epoch.at(range(start, min(start + self._chunk, epoch.steps)))
-            samples = _make_samples(context, self._source, at.samples(self._order), at.epochs)
-            values += [value for _, _, value in samples]
-            if len(values) >= count:
-                break
-        return list(itertools.islice(itertools.cycle(_check_readable(values)), count))
-
-    def _single_elements(self, task: Task, at: RankPositions, numbers: IntArray) -> list[Element]:
-        base = task.plan.epoch * task.plan.count
-        samples = _make_samples(self._context, self._source, numbers, at.epochs)
-        values = [(index, value, int(at.repeats[index])) for index, _, value in samples]
-        if len(values) < len(numbers) and _has_equal_steps(task.plan):
-            missing = sorted(set(range(len(numbers))).difference(index for index, _, _ in values))
-            others = self._substitute_samples(task.plan, len(missing))
-            values += [(index, value, 1) for index, value in zip(missing, others, strict=True)]
-            values.sort(key=itemgetter(0))
-        return [
-            Element(
-                value,
-                1,
-                ResumePoint(base + task.plan.consumed(task.steps.start + index + 1)),
-                repeated=repeated,
-                size=size_of(value),
-            )
-            for index, value, repeated in values
-        ]
+            yield at.samples(self._order), at.epochs, int(at.positions[0])
 
 
 class PerSampleTasks:
@@ -289,7 +290,7 @@ class PerSampleTasks:
         self._partitions = partitions
         self._epoch = epoch
         self._chunk = chunk
-        self._is_flat_mapped = any(isinstance(stage, FlatMap) for stage in context.layout.per_sample)
+        self._is_flat_mapped = any(isinstance(stage, FlatMap) for stage in context.pipeline.per_sample)
 
     def tasks(self) -> Iterator[Chunk | EpochEnd]:
         """Yield chunks of this rank's positions, from where each partition was left, without end."""
@@ -345,7 +346,7 @@ class PerSampleTasks:
         return [group for group in groups if group]
 
 
-class SamplerTasks:
+class SamplerTasks(_KnownSamples):
     """Batches, or samples, that a sampler of the user chooses."""
 
     def __init__(
@@ -357,15 +358,14 @@ class SamplerTasks:
         start: ResumePoint | None,
         equal_steps: bool,
     ) -> None:
-        self._context = context
-        self._source = source
+        super().__init__(context, source)
         self._shares = shares
         self._epoch = epoch
         self._start = start
         self._equal_steps = equal_steps
         """Whether an element whose samples are all skipped is replaced, since every rank needs as many."""
 
-    def tasks(self) -> Iterator[Chunk | EpochEnd]:
+    def tasks(self) -> Iterator[Task | EpochEnd]:
         """Yield the sampler's batches, epoch after epoch; those delivered before are skipped without reading them."""
         for epoch in itertools.count(self._epoch):
             start = self._start if epoch == self._epoch else None
@@ -376,8 +376,14 @@ class SamplerTasks:
                     batch = list(batch)
                     repeats *= len(batch)
                 numbers = self._check_numbers(np.asarray(batch, np.int64))
-                yield Chunk(
-                    numbers, epoch=epoch, repeats=repeats, resume_points=tuple(share.resume_points), first=share.first
+                count = len(numbers)
+                yield Task(
+                    numbers,
+                    np.full(count, epoch),
+                    np.arange(count) >= count - repeats,
+                    int(numbers[0]) if count else 0,
+                    share.resume_points,
+                    functools.partial(self._first_samples, share.first, epoch, count) if self._equal_steps else None,
                 )
             yield EpochEnd()
 
@@ -389,58 +395,13 @@ class SamplerTasks:
             raise PositionError(problem, expected=f"0 to {count - 1}", found=outside[0])
         return numbers
 
-    def work(self, task: Chunk) -> list[Element]:
-        """Return one batch, or the samples of a group."""
-        numbers, epochs = task.positions, np.full(len(task.positions), task.epoch)
-        step = self._context.layout.batch
-        if step is None:
-            samples = _make_samples(self._context, self._source, numbers, epochs)
-            first_repeat = len(numbers) - task.repeats
-            values = [(index, value, int(index >= first_repeat)) for index, _, value in samples]
-            if len(values) < len(numbers) and self._equal_steps:
-                missing = sorted(set(range(len(numbers))).difference(index for index, _, _ in values))
-                others = itertools.cycle(self._substitutes(task))
-                values += [(index, next(others), 1) for index in missing]
-                values.sort(key=itemgetter(0))
-            return [
-                Element(value, 1, task.resume_points[index], repeated=repeated, size=size_of(value))
-                for index, value, repeated in values
-            ]
-        made = (
-            _make_batch(self._context, self._source, step, numbers, epochs, int(numbers[0])) if len(numbers) else None
-        )
-        repeated = task.repeats
-        if made is None:
-            if not self._equal_steps or not len(numbers):
-                return []
-            made = self._substitute_batch(task, step)
-            repeated = made[1]
-        batch, count = made
-        return [Element(batch, count, task.resume_points[0], repeated=repeated, size=size_of(batch))]
-
-    def _first_numbers(self, task: Chunk) -> Iterator[tuple[IntArray, IntArray]]:
-        """Yield the first samples that the sampler drew, as many at a time as the task has, with their epochs."""
-        nested = [[number] if isinstance(number, int | np.integer) else number for number in task.first]
-        drawn = np.array([number for numbers in nested for number in numbers], np.int64)
-        for start in range(0, len(drawn), len(task.positions)):
-            numbers = self._check_numbers(drawn[start : start + len(task.positions)])
-            yield numbers, np.full(len(numbers), task.epoch)
-
-    def _substitutes(self, task: Chunk) -> list[Any]:
-        context = _without_counting(self._context)
-        for numbers, epochs in self._first_numbers(task):
-            values = [value for _, _, value in _make_samples(context, self._source, numbers, epochs)]
-            if values:
-                return values
-        raise _nothing_readable()
-
-    def _substitute_batch(self, task: Chunk, step: Batch) -> tuple[Any, int]:
-        context = _without_counting(self._context)
-        for numbers, epochs in self._first_numbers(task):
-            made = _make_batch(context, self._source, step, numbers, epochs, int(numbers[0]))
-            if made is not None:
-                return made
-        raise _nothing_readable()
+    def _first_samples(self, drawn: Sequence[Any], epoch: int, count: int) -> Iterator[_Samples]:
+        """Yield the first samples that the sampler drew, ``count`` at a time, with their epochs."""
+        nested = [[number] if isinstance(number, int | np.integer) else number for number in drawn]
+        first = np.array([number for numbers in nested for number in numbers], np.int64)
+        for start in range(0, len(first), count):
+            numbers = self._check_numbers(first[start : start + count])
+            yield numbers, np.full(len(numbers), epoch), int(numbers[0])
 
 
 def _take_available(values: Iterator[tuple[int, Any]], most: int) -> list[tuple[int, Any]]:
@@ -481,11 +442,11 @@ class StreamTasks:
         """Return the elements of a chunk, in order."""
         with self._context.meter.timed("map"):
             samples = apply_stages(
-                list(enumerate(task.values or ())),
-                self._context.layout.per_sample,
+                list(enumerate(task.values)),
+                self._context.pipeline.per_sample,
                 self._source,
                 task.positions,
-                lambda _: (self._context.seed, task.epoch),
+                lambda _: (self._context.pipeline.options.seed, task.epoch),
                 self._context.errors,
                 self._context.processes,
             )
