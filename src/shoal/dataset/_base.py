@@ -155,10 +155,11 @@ class DatasetBase(Generic[T]):
             kind = self._requested_type or self.source.finished_type
             return Reading(kind, None, False, None if kind is dict else _identity)
         stored = stored_type_of(self.source, self._requested_type)
-        looked_at = _fields_read_by(stored, self._description.stages)
+        stages = self._description.stages
+        looked_at = _fields_read_by(stored, stages) if stages else None
         found = reading_for(self.source, stored, looked_at, writable=self._description.writable)
-        if found.packed:  # samples are read whole, and nobody looks at these names later
-            self._refuse_unknown(self._description.fields or ())
+        if found.packed and self._description.fields:  # samples are read whole: nobody looks at these names later
+            self._refuse_unknown(self._description.fields)
         return found
 
     @functools.cached_property
@@ -210,7 +211,8 @@ class DatasetBase(Generic[T]):
     def _fields(self) -> tuple[str, ...] | None:
         if self._reading.fields is not None:
             return self._reading.fields
-        self._refuse_unknown(self._description.fields or ())
+        if self._description.fields:
+            self._refuse_unknown(self._description.fields)
         if self._pick is None or (self._description.fields is None and isinstance(self.source, ShardSource)):
             return self._description.fields
         return tuple(self._pick(dict.fromkeys(self._description.fields or self.source.fields, False)) or ())

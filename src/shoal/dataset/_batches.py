@@ -335,7 +335,7 @@ class Batches(DatasetBase[T]):
         """The batches of all samples in order, which are not split over ranks."""
         if self._format is not None:
             return self._formatted_batches(self._rows, batch_size, drop_last)
-        source = self._raw_source()
+        source = self.raw_source
         if source is None:
             return in_batches(self._walk(self._rows), batch_size, drop_last, ragged)
         options = TypedOptions(self.sample_type, batch_size, drop_last, ragged)
@@ -387,7 +387,7 @@ class Batches(DatasetBase[T]):
                 found=None,
             )
         self.seed = secrets.randbits(32) if seed is None else seed
-        source = self._raw_source()
+        source = self.raw_source
         if batch_size is not None and is_split:
             rows = (
                 permuted(self.rows, self.seed)
@@ -421,10 +421,6 @@ class Batches(DatasetBase[T]):
 
     @property
     def raw_source(self) -> ShardSource | None:
-        """The source if batches can be gathered from its payloads directly, else None."""
-        return self._raw_source()
-
-    def _raw_source(self) -> ShardSource | None:
         """The source if batches can be gathered from its payloads directly, else None."""
         typed = self._reading.packed and is_record(self._reading.sample_type) and not self._description.stages
         whole = isinstance(self.source, ShardSource) and self._description.policy.on_error == "raise"

@@ -150,12 +150,19 @@ class OpenSource:
     @functools.cached_property
     def source(self) -> Source:
         """Where the samples come from."""
+        description = self._description
         with self._snapshot.active():
-            source = self._open()
+            if isinstance(description.path, CompositeDescription):
+                source = description.path.open_source()
+            elif isinstance(description.path, DataSource):
+                options = description.options
+                source = source_from_data_source(description.path, rule=options.rule, verify=options.verify)
+            else:
+                source = open_source(description.path, description.options, format=description.format)
         if self._expected is not None and source_identity(source) != self._expected:
             raise ManifestError(
                 "the dataset has changed since this view of it was made",
-                found=repr(self._description.path),
+                found=repr(description.path),
                 hint="open it again, or `refresh` the view before it is sent elsewhere",
             )
         return source
@@ -185,15 +192,6 @@ class OpenSource:
             rows = rows_not_deleted(source, path)
         self._snapshot = StoreSnapshot()  # free the cached listings
         return rows
-
-    def _open(self) -> Source:
-        description = self._description
-        if isinstance(description.path, CompositeDescription):
-            return description.path.open_source()
-        if isinstance(description.path, DataSource):
-            options = description.options
-            return source_from_data_source(description.path, rule=options.rule, verify=options.verify)
-        return open_source(description.path, description.options, format=description.format)
 
 
 def with_step(changed: Description, before: Description, step: Step | None, rows: RowView | None) -> Description:

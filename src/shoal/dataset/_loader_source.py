@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,12 +18,11 @@ from shoal.load._buffers import shared_buffers
 from shoal.load._collate import SampleBatch, stacked
 from shoal.load._columns import PayloadLayoutCache, PayloadReader, Ragged
 from shoal.load._sources import PrefetchedSource, SourceLayout
-from shoal.sample._annotations import schema_of
-from shoal.schema._types import Array
 from shoal.shard._extents import Extents
 from shoal.shard._memory_cache import ShardMemoryCache
 from shoal.shard._read import BytesColumn
 from shoal.shard._read_plan import ReadCost
+from shoal.shard._row_view import RowView
 from shoal.shard._shard import Decoders
 from shoal.shard._shuffle_window import ReadSchedule, SampleWindow
 from shoal.shard._source import ShardSource
@@ -54,7 +53,12 @@ class DatasetSource:
         self._windows: tuple[SampleWindow, ...] = ()
 
     def __len__(self) -> int:
-        return len(self._dataset.rows)
+        return len(self._dataset.source if self._view is None else self._view)
+
+    @functools.cached_property
+    def _view(self) -> RowView | None:
+        """The rows of the samples in the source; None for all of it."""
+        return self._dataset._rows  # noqa: SLF001 - one package
 
     @property
     def fingerprint(self) -> str:
@@ -121,7 +125,7 @@ class DatasetSource:
 
     def _rows(self, numbers: IntArray) -> IntArray:
         """The rows of these samples in the source."""
-        return numbers if self._dataset.is_whole else self._dataset.rows.rows_at(numbers)
+        return numbers if self._view is None else self._view.rows_at(numbers)
 
     def hold(self, most_bytes: int) -> None:
         """Keep local shards in memory as they are read, if they fit in ``most_bytes``; see `ShardMemoryCache`."""
@@ -130,7 +134,7 @@ class DatasetSource:
             return
         with contextlib.suppress(ShoalError):  # whoever reads the shard says what is wrong
             self._resident = ShardMemoryCache.over(source, most_bytes)
-        for name in ("_payloads", "_reader"):
+        for name in ("_make_batch", "_reader"):
             self.__dict__.pop(name, None)
 
     def read_batch(self, numbers: IntArray, ragged: Ragged) -> Any | None:
@@ -139,29 +143,27 @@ class DatasetSource:
         Typed samples are gathered from their payloads, images of one size are decoded into one array, and fields that
         are not decoded are columns of bytes.
         """
-        if self._payloads is None and not self._has_columns:
+        make = self._make_batch
+        if make is None:
             return None
         if not self._windows:
-            return self._read_batch(numbers, ragged)
+            return make(self._rows(numbers), ragged)
         with self._reading(numbers):
-            return self._read_batch(numbers, ragged)
-
-    def _read_batch(self, numbers: IntArray, ragged: Ragged) -> Any:
-        rows, dataset = self._rows(numbers), self._dataset
-        if self._payloads is None:
-            extents, columns = self._reader.columns(rows, dataset._fields)
-            return decoded_batch(columns, extents, dataset._decoders, ragged)  # noqa: SLF001 - one package
-        batch = SampleBatch(self._payloads.read(rows), ragged=ragged)
-        for name in self._array_fields:  # here, in a worker's thread, not when the caller asks
-            batch.column(name)
-        return batch
+            return make(self._rows(numbers), ragged)
 
     @functools.cached_property
-    def _has_columns(self) -> bool:
-        """Whether samples are dicts as they are stored in shards."""
-        reading = self._dataset._reading  # noqa: SLF001 - one package
-        plain = reading.sample_type is dict and reading.convert is None
-        return plain and isinstance(self._dataset._reader, ShardSource)  # noqa: SLF001 - one package
+    def _make_batch(self) -> Callable[[IntArray, Ragged], Any] | None:
+        """Makes a batch of rows, where samples are stored as payloads of their type, or dicts as they are stored."""
+        dataset, source = self._dataset, self._dataset.raw_source
+        if source is not None:
+            source = source if self._resident is None else source.with_memory(self._resident)
+            layout_cache = PayloadLayoutCache(dataset.sample_type)
+            payloads = PayloadReader(source, PAYLOAD, layout_cache, resident=self._resident)
+            return functools.partial(_typed_batch, payloads, layout_cache.arrays)
+        is_stored = dataset._reading.sample_type is dict and dataset._reading.convert is None  # noqa: SLF001 - one package
+        if not is_stored or not isinstance(self._reader, ShardSource):
+            return None
+        return functools.partial(_decoded_batch, self._reader, dataset._fields, dataset._decoders)  # noqa: SLF001
 
     def estimate_reads(self, numbers: IntArray, *, batched: bool) -> ReadCost | None:
         """Return what reading these samples asks of the store, as a batch or one by one; None if it is not known."""
@@ -174,25 +176,10 @@ class DatasetSource:
     def estimate_cached_reads(self, most_bytes: int) -> tuple[ReadCost, int] | None:
         """Return what an epoch asks of the store if shards are kept in memory, and the bytes of those; else None."""
         self.hold(most_bytes)
-        large = self._payloads is not None and (self.geometry().mean_bytes or 0) >= _LARGE_BYTES
-        if self._resident is None or large or not (self._payloads is not None or self._has_columns):
+        large = self._dataset.raw_source is not None and (self.geometry().mean_bytes or 0) >= _LARGE_BYTES
+        if self._resident is None or large or self._make_batch is None:
             return None
         return ReadCost(self._resident.blocks, self._resident.stored_bytes), self._resident.size
-
-    @functools.cached_property
-    def _payloads(self) -> PayloadReader[Any] | None:
-        """Reads typed samples as columns; None where they are not stored so."""
-        source = self._dataset.raw_source
-        if source is None:
-            return None
-        if self._resident is not None:
-            source = source.with_memory(self._resident)
-        return PayloadReader(source, PAYLOAD, PayloadLayoutCache(self._dataset.sample_type), resident=self._resident)
-
-    @functools.cached_property
-    def _array_fields(self) -> tuple[str, ...]:
-        fields = schema_of(self._dataset.sample_type).fields
-        return tuple(field.name for field in fields if isinstance(field.type, Array))
 
     def locate(self, number: int) -> tuple[str | None, str | None]:
         """The shard and the key of a sample."""
@@ -204,18 +191,21 @@ class DatasetSource:
 
     def geometry(self) -> SourceLayout:
         """Where shards begin, and how large samples are on average."""
-        source = self._dataset.source
+        return self._geometry
+
+    @functools.cached_property
+    def _geometry(self) -> SourceLayout:
+        source, view = self._dataset.source, self._view
         if not isinstance(source, ShardSource):
             return SourceLayout(np.array([0, len(self)], np.int64))
         local = all(scheme_of(url) in _LOCAL_SCHEMES for url in source.index.locations)
-        return SourceLayout(self._shard_starts(source), _mean_bytes(source), local)
-
-    def _shard_starts(self, source: ShardSource) -> IntArray:
-        """Of a view in the source's order, where each shard's samples begin in it; else one run of all."""
-        if self._dataset.is_whole:
-            return source.starts
-        rows = self._dataset.rows
-        return rows.rank(source.starts) if rows.is_sorted else np.array([0, len(rows)], np.int64)
+        if view is None:
+            starts = source.starts
+        elif view.is_sorted:  # where each shard's samples begin in the view
+            starts = view.rank(source.starts)
+        else:
+            starts = np.array([0, len(view)], np.int64)
+        return SourceLayout(starts, _mean_bytes(source), local)
 
 
 class _OpenWindow:
@@ -231,7 +221,7 @@ class _OpenWindow:
 
 
 def _mean_bytes(source: ShardSource) -> float | None:
-    """Bytes a sample, where a manifest tells, else as the first shard's index does."""
+    """Bytes a sample, as the manifest says, else as the first shard's index does."""
     size, samples = source.index.total_bytes, source.index.known_length
     if size is not None and samples:
         return size / samples
@@ -241,12 +231,24 @@ def _mean_bytes(source: ShardSource) -> float | None:
     return sum(size for _, size in record.fields.values()) / record.samples
 
 
-def decoded_batch(columns: dict[str, BytesColumn], rows: Extents, decoders: Decoders, ragged: Ragged) -> dict[str, Any]:
+def _typed_batch(
+    payloads: PayloadReader[Any], arrays: tuple[str, ...], rows: IntArray, ragged: Ragged
+) -> SampleBatch[Any]:
+    batch = SampleBatch(payloads.read(rows), ragged=ragged)
+    for name in arrays:  # here, in a worker's thread, not when the caller asks
+        batch.column(name)
+    return batch
+
+
+def _decoded_batch(
+    source: ShardSource, fields: tuple[str, ...] | None, decoders: Decoders, numbers: IntArray, ragged: Ragged
+) -> dict[str, Any]:
     """Return a batch of columns: fields with a decoder are decoded, others are columns of bytes.
 
     Raises:
         DecodeError: A value does not decode; it names shard, key and field.
     """
+    rows, columns = source.columns(numbers, fields)
     batch: dict[str, Any] = {"__key__": rows.keys(), "__url__": list(rows.urls())}
     for name, column in columns.items():
         decoder = decoders[name] if name in decoders else None  # noqa: SIM401 - lazy decoders are made by `in`

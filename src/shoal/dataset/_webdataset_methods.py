@@ -189,7 +189,7 @@ class _Batches(_Elements):
     def _typed_batches(self) -> Iterator[Any] | None:
         """Batches gathered from payloads without unpacking a sample, where that can be done."""
         parent = cast("Dataset[Any]", self.parent)
-        if self._recipe.collation is not collate or parent._raw_source() is None:
+        if self._recipe.collation is not collate or parent.raw_source is None:
             return None
         return parent._all_batches(self._recipe.size, drop_last=not self._recipe.partial)
 
