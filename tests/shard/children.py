@@ -17,6 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.scale import times
 from tests.store.settings import keys
 
 __all__ = ["die_at_each_step", "kill_at_step", "reach", "run_children", "run_if_child", "started", "tell"]
@@ -87,10 +88,11 @@ def kill_at_step(number):
     sys.addaudithook(look)
 
 
-def die_at_each_step(base, before, action, every=1):
-    """Call ``action`` on copies ``base/0``, ``base/1`` ... of a folder, in forks that die one step later each time.
+def die_at_each_step(base, before, action):
+    """Call ``action`` on copies ``base/0``, ``base/1`` ... of a folder, in forks that die later each time.
 
-    Returns how many died. Another end than by the signal, or at last in success, is an error.
+    They die at each step in ``make soak``, else at every second one. Returns how many died. Another end than by the
+    signal, or at last in success, is an error.
     """
     os.makedirs(base)
     for count in itertools.count():
@@ -100,7 +102,7 @@ def die_at_each_step(base, before, action, every=1):
         if child == 0:
             status = 1
             try:
-                kill_at_step(count * every)
+                kill_at_step(count * times(2, 1))
                 action(root)
                 status = 0
             except BaseException as error:  # noqa: BLE001 - the parent must see it

@@ -248,11 +248,13 @@ def test_the_options_of_a_write_must_be_json(shm_path):
 # ----------------------------------------------------------------------------------------------------- who is alive
 
 
-def run_writer(root, endpoint=""):
+def run_writer(root, endpoint="", end=""):
     if endpoint:
         reach(endpoint)
     writing = Writing.begin(root, WRITE)
     writing.add(*record_of("a-000000.tar"))
+    if end:
+        writing.close()
     tell(writing.id)
     signal.pause()
 
@@ -272,6 +274,12 @@ def test_a_writer_that_is_killed_is_dead_and_its_work_is_found(request, shm_path
     with Writing.resume(root, WRITE) as writing:
         assert writing.id == child.told
         assert len(writing.finished()) == 1
+
+
+def test_a_write_that_a_living_process_has_closed_can_be_resumed_by_others(s3, s3_endpoint):
+    with started(__file__, "run_writer", s3, s3_endpoint, "close") as child, Writing.resume(s3, WRITE) as writing:
+        assert writing.id == child.told
+        writing.discard()
 
 
 @pytest.mark.parametrize(
@@ -696,7 +704,8 @@ def test_lost_tars_and_damaged_lists_are_errors(shm_path):
         data = get(moves)
         from shoal.shard import _writing
 
-        for bad in (data[:-1], data.replace(b"000000", b"000009"), encode_document({})):
+        other = encode_document({"moved": {}, "removed": {}})
+        for bad in (data[:-1], data.replace(b"000000", b"000009"), encode_document({}), other):
             put(moves, bad)
             _writing._load_moves.cache_clear()
             for act in (
@@ -750,7 +759,7 @@ def test_an_overwrite_that_is_killed_leaves_the_old_or_the_new_and_a_rerun_finis
     (shm_path / "before").mkdir()
     old_dataset(str(shm_path / "before"))
     count = int(run_children(__file__, [("die_in_overwrites", shm_path / "runs", shm_path / "before")])[0])
-    assert count > 40
+    assert count > times(25, 50)
     seen = []
     for number in range(count + 1):
         root = str(shm_path / "runs" / str(number))
@@ -790,7 +799,7 @@ def test_an_append_that_is_killed_leaves_no_tar_that_no_generation_names(shm_pat
     (shm_path / "before").mkdir()
     paths = old_dataset(str(shm_path / "before"))
     count = int(run_children(__file__, [("die_in_appends", shm_path / "runs", shm_path / "before")])[0])
-    assert count > 30
+    assert count > times(15, 30)
     for number in range(count + 1):
         root = str(shm_path / "runs" / str(number))
         for is_discarded in (True, False):

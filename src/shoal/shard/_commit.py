@@ -403,7 +403,7 @@ def _replace_conditionally(root: str, generation: Generation, before: bytes | No
         store.update(url, check)
     except _LostRaceError as lost:
         # A request whose answer was lost is sent again, and then our own manifest, or one made of it, is in the way.
-        if lost.data == data or _follows(root, lost.data, generation):
+        if _follows(root, lost.data, generation):
             return data
         store.delete(document)
         return lost.data

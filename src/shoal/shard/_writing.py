@@ -281,7 +281,7 @@ class Writing:
                 is_reserved = True
             else:
                 write_document(note, encode_document({"path": path}))
-                is_reserved = _size(url) < 0 and _create(url, _empty_tar(self.id))
+                is_reserved = _create(url, _empty_tar(self.id))
             if is_reserved:  # from now on all that has this path is from this write
                 write_document(note, encode_document({"path": path, "reserved": True}))
             else:
