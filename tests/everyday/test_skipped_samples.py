@@ -16,7 +16,7 @@ import pytest
 import shoal
 import shoal.torch
 from shoal.errors import ErrorBudgetExceeded, OptionError, ShoalError
-from shoal.formats import webdataset
+from shoal.formats import webdataset, write_format
 
 COUNT, BAD = 12, 5
 
@@ -213,6 +213,33 @@ def test_other_formats_skip_what_does_not_decode(tmp_path: Path) -> None:
     dataset = shoal.Dataset(tmp_path, format="raw", on_error="skip")
     with pytest.warns(shoal.ShoalWarning):
         assert len(list(dataset)) == 3
+
+
+ROWS = [{"n": number, "text": f"text {number}"} for number in range(6)]
+
+
+@pytest.mark.parametrize(
+    "ending, kept", [("csv", 17), ("jsonl", 17), ("tfrecord", 17), ("jsonl.gz", 18), ("parquet", 12), ("arrow", 12)]
+)
+@pytest.mark.parametrize("way", ["iteration", "list", "ordered", "DataLoader", "single samples", "torch", "to_arrow"])
+def test_truncated_files_of_other_formats_are_skipped(tmp_path: Path, ending: str, kept: int, way: str) -> None:
+    for number in range(3):
+        write_format(f"{tmp_path}/{number}.{ending}", ROWS)
+    data = (tmp_path / f"1.{ending}").read_bytes()
+    (tmp_path / f"1.{ending}").write_bytes(data[:-8])
+    ways: dict[str, Callable[[Any], int]] = {
+        "iteration": lambda ds: sum(1 for _ in ds),
+        "list": lambda ds: len(list(ds)),
+        "ordered": lambda ds: sum(len(batch["n"]) for batch in ds.ordered(batch_size=4)),
+        "DataLoader": lambda ds: sum(len(batch["n"]) for batch in shoal.DataLoader(ds, batch_size=4)),
+        "single samples": lambda ds: sum(1 for _ in shoal.DataLoader(ds, batch_size=None)),
+        "torch": lambda ds: sum(len(batch["n"]) for batch in shoal.torch.DataLoader(ds, batch_size=4)),
+        "to_arrow": lambda ds: ds.to_arrow().num_rows,
+    }
+    with pytest.raises(shoal.ShoalError, match=rf"1\.{ending}"):
+        ways[way](shoal.Dataset(tmp_path))
+    with pytest.warns(shoal.ShoalWarning, match=rf"1 (damaged place|sample).*1\.{ending}"):
+        assert ways[way](shoal.Dataset(tmp_path, on_error="skip")) == kept
 
 
 @shoal.packable

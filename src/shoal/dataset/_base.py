@@ -189,7 +189,7 @@ class DatasetBase(Generic[T]):
         self._refuse_filtered("a length")
         try:
             return len(self.source) if self._rows is None else len(self._rows)
-        except (TarError, ShardIndexError) as error:
+        except (TarError, ShardIndexError, DecodeError) as error:
             if not self.errors.goes_on:
                 raise
             # A TypeError, since list() and the like ask for a length first and go on without when there is none.

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, cast, overload
 
 from shoal.codec._dispatch import decode_spec
-from shoal.errors import OptionError, ShardIndexError, TarError
+from shoal.errors import DecodeError, OptionError, ShardIndexError, TarError
 from shoal.formats._registry import SourceOptions
 from shoal.load._columns import Ragged
 from shoal.load._loader import DataLoader
@@ -75,7 +75,7 @@ class LoaderMethods(DatasetBase[T]):
     def _has_row_numbers(self) -> bool:
         try:
             return not self.errors.goes_on or len(self.source) >= 0
-        except (TarError, ShardIndexError):
+        except (TarError, ShardIndexError, DecodeError):
             return False
 
     def _loader_source(self) -> DatasetSource:

@@ -12,7 +12,15 @@ import numpy as np
 
 from shoal.codec._codec import Decoder, SizedDecoder
 from shoal.codec._dispatch import DecodeSpec, decoders, unmatched
-from shoal.errors import OptionError, SchemaMismatchError, ShardIndexError, ShoalError, ShoalWarning, TarError
+from shoal.errors import (
+    DecodeError,
+    OptionError,
+    SchemaMismatchError,
+    ShardIndexError,
+    ShoalError,
+    ShoalWarning,
+    TarError,
+)
 from shoal.load._stages import takes_rng
 from shoal.sample._annotations import is_record
 from shoal.sample._class_factory import class_from_schema
@@ -84,7 +92,7 @@ def refuse_unmatched(spec: DecodeSpec, source: Source) -> None:
     """
     try:
         first = source.index.first_fields if isinstance(source, ShardSource) else source.fields
-    except (TarError, ShardIndexError):  # reported, or skipped, when samples are read
+    except (TarError, ShardIndexError, DecodeError):  # reported, or skipped, when samples are read
         return
     missing = unmatched(spec, first) if first else ()
     if not missing:
@@ -133,7 +141,7 @@ def _first_fields(source: Source) -> tuple[str, ...]:
     """The fields of the first shard. To ask all shards would index a whole folder before the first sample."""
     try:
         return source.index.first_fields if isinstance(source, ShardSource) else source.fields
-    except (TarError, ShardIndexError):  # reported, or skipped, when samples are read
+    except (TarError, ShardIndexError, DecodeError):  # reported, or skipped, when samples are read
         return ()
 
 

@@ -182,12 +182,14 @@ class DatasetSource:
         return ReadCost(self._resident.blocks, self._resident.stored_bytes), self._resident.size
 
     def locate(self, number: int) -> tuple[str | None, str | None]:
-        """The shard and the key of a sample."""
+        """The shard and the key of a sample; None for what is not known, as the key in a line that cannot be read."""
         row, source = self._dataset.rows.row_at(number), self._dataset.source
-        shard = None
+        shard = key = None
         if isinstance(source, ShardSource):
             shard = source.shards[int(np.searchsorted(source.starts, row, "right")) - 1].url
-        return shard, source.keys(np.array([row]))[0]
+        with contextlib.suppress(ShoalError):
+            key = source.keys(np.array([row]))[0]
+        return shard, key
 
     def geometry(self) -> SourceLayout:
         """Where shards begin, and how large samples are on average."""
