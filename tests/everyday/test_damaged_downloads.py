@@ -169,3 +169,23 @@ def test_a_shard_that_was_truncated_after_it_was_indexed(tmp_path, size):
         with pytest.raises(shoal.ShoalError):
             shoal.Dataset(tmp_path / "data")[0]
     assert not verify(str(tmp_path / "data")).ok
+
+
+def test_an_empty_shard_says_nothing_of_the_others(place):
+    @shoal.packable
+    class Point:
+        x: int
+
+    put(f"{place}/0.tar", END)
+    put(f"{place}/1.tar", END)
+    shoal.write_samples([Point(1), Point(2)], f"{place}/w/a.tar")
+    put(f"{place}/2.tar", store_for(place).read_all(f"{place}/w/a.tar"))
+    shards = [f"{place}/{number}.tar" for number in range(3)]
+    assert list(shoal.Dataset(shards, sample_type=Point)) == [Point(1), Point(2)]
+    assert [batch.x for batch in shoal.Dataset(shards, sample_type=Point).ordered(batch_size=2)] == [[1, 2]]
+    assert [sample.x for sample in shoal.Dataset(shards)] == [1, 2]
+    put(f"{place}/0.jsonl", b"")
+    put(f"{place}/1.jsonl", b'{"a": 1, "b": 2}\n')
+    lines = shoal.Dataset([f"{place}/{number}.jsonl" for number in range(2)])
+    assert lines.fields == ("a", "b")
+    assert [sample["b"] for sample in lines.columns(["b"])] == [2]

@@ -276,15 +276,18 @@ class PartSource:
 
     @functools.cached_property
     def _stored(self) -> tuple[str, ...]:
-        """What the first file has, the column of keys included: asking all of them would open a whole folder."""
-        try:
-            return self.part(0).fields
-        except ShoalError as error:
-            raise error.at(shard=self.infos[0].url) from error.__cause__
+        """What the first file with fields has, the column of keys included: all of them may be a whole folder."""
+        for number, info in enumerate(self.infos):
+            try:
+                if fields := self.part(number).fields:
+                    return fields
+            except ShoalError as error:
+                raise error.at(shard=info.url) from error.__cause__
+        return ()
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The fields of the first file."""
+        """The fields of the first file that has any."""
         return tuple(name for name in self._stored if name != KEY)
 
     @functools.cached_property

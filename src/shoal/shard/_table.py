@@ -298,8 +298,8 @@ class Table(ABC):
 
     @property
     def first_fields(self) -> tuple[str, ...]:
-        """The fields of the first shard, which is all that is opened for it."""
-        return self.fields_of(0) if self.shards else ()
+        """The fields of the first shard that has samples; no shard after it is opened for them."""
+        return next((fields for number in range(len(self.shards)) if (fields := self.fields_of(number))), ())
 
     def fields_of(self, number: int) -> tuple[str, ...]:
         """Return the fields that samples of one shard may have."""
