@@ -12,6 +12,7 @@ import numpy.typing as npt
 from shoal import load
 from shoal._optional import require
 from shoal.adapt import map_arrays
+from shoal.codec._frameworks import refuse_wide_ints
 from shoal.errors import OptionError
 from shoal.load._options import LoaderOptions
 from shoal.load._pipeline import BoundPipeline, PipelineSpec, build
@@ -44,15 +45,9 @@ def _to_jax_array(array: npt.NDArray[Any], sharding: Any) -> Any:
     jax = require("jax", extra="jax")
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
-    if array.dtype.kind in "iu" and array.itemsize == 8 and array.size and not jax.config.jax_enable_x64:
-        limits = np.iinfo(np.int32 if array.dtype.kind == "i" else np.uint32)
-        if array.min() < limits.min or array.max() > limits.max:
-            raise OptionError(
-                "JAX keeps 32 bits of each int, which are not enough for this array",
-                expected=f"{limits.min} to {limits.max}",
-                found=f"{array.min()} to {array.max()}",
-                hint='call jax.config.update("jax_enable_x64", True) first',
-            )
+    if array.dtype.kind in "iu" and not jax.config.jax_enable_x64:
+        narrow = np.int32 if array.dtype.kind == "i" else np.uint32
+        refuse_wide_ints(array, narrow, "JAX", 'call jax.config.update("jax_enable_x64", True) first')
     if sharding is None:
         return jax.device_put(array)
     try:

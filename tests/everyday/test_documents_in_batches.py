@@ -137,6 +137,31 @@ def test_jax_does_not_cut_ints_off() -> None:
         next(iter(shoal.jax.DataLoader([{"n": 2**40}], batch_size=1, num_workers=0)))
 
 
+WIDE = {
+    "JAX": [np.array([2**40, 1]), [2**40, 1], 2**31, np.array([2**32], np.uint64)],
+    "torch": [np.array([2**63], np.uint64), [2**63, 1], [2**63, -1], 2**70],
+    "TensorFlow": [np.array([2**63], np.uint64), 2**63],
+}
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_formats_do_not_cut_ints_off(name: str) -> None:
+    for value in WIDE[name]:
+        dataset = shoal.write_samples([{"txt": "x"}] * 2, f"memory://wide/{name}", overwrite=True)
+        wide = dataset.map(lambda sample, value=value: {"n": value}).with_format(name.lower())
+        for read in (lambda ds: ds[0], lambda ds: ds[:2], lambda ds: next(iter(ds.ordered(batch_size=2)))):
+            with pytest.raises(OptionError, match=f"{name} keeps (32|64) bits of each int"):
+                read(wide)
+
+
+@pytest.mark.parametrize("value", [[2**63, 1], [2**63, -1], [2**70, 0], np.array([2**63], np.uint64), [1, -1]])
+def test_numpy_formats_keep_ints(value: Any) -> None:
+    dataset = shoal.write_samples([{"txt": "x"}] * 2, "memory://wide/numpy", overwrite=True)
+    formatted = dataset.map(lambda _: {"n": value}).with_format("numpy")
+    assert formatted[0]["n"].tolist() == list(value)
+    assert formatted[:2]["n"].tolist() == [list(value)] * 2
+
+
 def test_batches_that_a_function_makes_of_columns_become_tensors(places: Path) -> None:
     loader = shoal.torch.DataLoader(shoal.Dataset(places), batch_size=4)
     pairs = loader.map(lambda batch: ({"n": batch["cls"], "json": batch["json"]}, batch["cls"]))

@@ -13,11 +13,11 @@ import numpy as np
 
 from shoal._optional import require
 from shoal._typing import AnyArray
-from shoal.errors import UnsafeCodecError
+from shoal.errors import OptionError, UnsafeCodecError
 
 from ._codec import Buffer, Codec, Decoder, Limits
 
-__all__ = ["TORCH_CODECS", "Framework", "framework", "framework_of", "tensor"]
+__all__ = ["TORCH_CODECS", "Framework", "framework", "framework_of", "refuse_wide_ints", "tensor"]
 
 Width = Literal["integer", "floating"]
 FrameworkName: TypeAlias = Literal["torch", "jax", "tensorflow"]
@@ -55,6 +55,29 @@ def _usual_width(value: Any) -> Width | None:
     return "floating" if np.issubdtype(dtype, np.floating) else None
 
 
+def refuse_wide_ints(value: Any, dtype: Any, name: str, hint: str | None = None) -> None:
+    """Raise OptionError for integers, in an array or one alone, that ``dtype`` would cut off.
+
+    Examples:
+        >>> refuse_wide_ints(np.array([2**31]), np.int64, "torch")
+        >>> refuse_wide_ints(2**40, np.int8, "torch")
+        Traceback (most recent call last):
+        shoal.errors.OptionError: torch keeps 8 bits of each int, too few: expected -128 to 127, found 1099511627776
+    """
+    array, dtype = np.asarray(value), np.dtype(dtype)
+    limits = np.iinfo(dtype)
+    if array.dtype.kind not in "iuO" or np.can_cast(array.dtype, dtype, "safe") or not array.size:
+        return
+    low, high = array.min(), array.max()
+    if low < limits.min or high > limits.max:
+        raise OptionError(
+            f"{name} keeps {limits.bits} bits of each int, too few",
+            expected=f"{limits.min} to {limits.max}",
+            found=str(low) if low == high else f"{low} to {high}",
+            hint=hint,
+        )
+
+
 def tensor(array: AnyArray) -> Any:
     """Return a torch tensor over ``array``, copied only if torch cannot share its memory."""
     return require("torch", extra="torch").from_numpy(np.ascontiguousarray(array))
@@ -77,6 +100,8 @@ def _torch_framework() -> Framework:
         if getattr(value, "dtype", None) in (np.uint16, np.uint32):
             value = value.astype(np.int64)
         usual = {"integer": torch.int64, "floating": torch.float32, None: None}[_usual_width(value)]
+        if "dtype" not in options:
+            refuse_wide_ints(value, np.int64, "torch")
         return torch.tensor(value, **{"dtype": usual, **options})
 
     together = partial(_stack_alike, torch.Tensor, torch.stack)
@@ -118,6 +143,8 @@ def _jax_framework() -> Framework:
     def to_array(value: Any, options: dict[str, Any]) -> Any:
         integer = numpy.int64 if jax.config.jax_enable_x64 else numpy.int32
         usual = {"integer": integer, "floating": numpy.float32, None: None}[_usual_width(value)]
+        if "dtype" not in options:
+            refuse_wide_ints(value, integer, "JAX", 'call jax.config.update("jax_enable_x64", True) first')
         return numpy.array(value, **{"dtype": usual, **options})
 
     return Framework("jax", jax.Array, to_array, partial(_stack_alike, jax.Array, numpy.stack))
@@ -128,6 +155,8 @@ def _tensorflow_framework() -> Framework:
 
     def to_tensor(value: Any, options: dict[str, Any]) -> Any:
         usual = {"integer": tensorflow.int64, "floating": tensorflow.float32, None: None}[_usual_width(value)]
+        if "dtype" not in options:
+            refuse_wide_ints(value, np.int64, "TensorFlow")
         return tensorflow.convert_to_tensor(value, **{"dtype": usual, **options})
 
     def together(values: list[Any]) -> Any:

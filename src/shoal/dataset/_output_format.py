@@ -205,7 +205,11 @@ def _type_empty_lists(values: list[Any]) -> list[Any]:
 
 
 def _number_array(values: list[Any]) -> AnyArray:
-    return np.asarray([np.nan if value is None else value for value in values] if None in values else values)
+    array = np.asarray([np.nan if value is None else value for value in values] if None in values else values)
+    is_exact = (
+        array.dtype.kind != "f" or None in values or any(isinstance(value, float | np.floating) for value in values)
+    )
+    return array if is_exact else np.asarray(values, dtype=object)  # ints that no integer type holds
 
 
 def _as_array(value: Any) -> AnyArray | None:
@@ -218,7 +222,8 @@ def _as_array(value: Any) -> AnyArray | None:
 def _with_default_dtype(array: AnyArray, options: dict[str, Any]) -> AnyArray:
     dtype: Any = None
     if np.issubdtype(array.dtype, np.integer) and array.dtype != np.uint8:
-        dtype = np.int64
+        has_wide = array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.int64).max
+        dtype = np.uint64 if has_wide else np.int64
     elif np.issubdtype(array.dtype, np.floating):
         dtype = np.float32
     return np.asarray(array, **{"dtype": dtype, **options})
