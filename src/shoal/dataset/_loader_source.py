@@ -23,7 +23,6 @@ from shoal.shard._memory_cache import ShardMemoryCache
 from shoal.shard._read import BytesColumn
 from shoal.shard._read_plan import ReadCost
 from shoal.shard._row_view import RowView
-from shoal.shard._shard import Decoders
 from shoal.shard._shuffle_window import ReadSchedule, SampleWindow
 from shoal.shard._source import ShardSource
 from shoal.store._registry import is_remote
@@ -163,7 +162,7 @@ class DatasetSource:
         is_stored = dataset._reading.sample_type is dict and dataset._reading.convert is None  # noqa: SLF001 - one package
         if not is_stored or not isinstance(self._reader, ShardSource):
             return None
-        return functools.partial(_decoded_batch, self._reader, dataset._fields, dataset._decoders)  # noqa: SLF001
+        return functools.partial(_decoded_batch, dataset, self._reader)
 
     def estimate_reads(self, numbers: IntArray, *, batched: bool) -> ReadCost | None:
         """Return what reading these samples asks of the store, as a batch or one by one; None if it is not known."""
@@ -242,15 +241,14 @@ def _typed_batch(
     return batch
 
 
-def _decoded_batch(
-    source: ShardSource, fields: tuple[str, ...] | None, decoders: Decoders, numbers: IntArray, ragged: Ragged
-) -> dict[str, Any]:
+def _decoded_batch(dataset: Dataset[Any], source: ShardSource, numbers: IntArray, ragged: Ragged) -> dict[str, Any]:
     """Return a batch of columns: fields with a decoder are decoded, others are columns of bytes.
 
     Raises:
         DecodeError: A value does not decode; it names shard, key and field.
     """
-    rows, columns = source.columns(numbers, fields)
+    decoders = dataset._decoders  # noqa: SLF001 - one package
+    rows, columns = source.columns(numbers, dataset._fields)
     batch: dict[str, Any] = {"__key__": rows.keys(), "__url__": list(rows.urls())}
     for name, column in columns.items():
         decoder = decoders[name] if name in decoders else None  # noqa: SIM401 - lazy decoders are made by `in`
