@@ -348,20 +348,20 @@ SMALL = [{"__key__": "k0", "a": b"x" * 40, "b": b""}, {"__key__": "k1", "a": b"y
 
 
 def reads_of(source, field):
-    """The ways bytes come in; some read one field of two samples."""
+    """The ways bytes come in, and whether they read the whole block; some read one field of two samples."""
     cached = source.with_memory(ShardMemoryCache.over(source, 1 << 20))
-    yield lambda: streamed(source)
-    yield lambda: source.read(np.array([0, 1]))
-    yield lambda: source.read(np.array([1, 0]))
-    yield lambda: source.read(np.array([0, 1]), [field])
-    yield lambda: source.columns(np.array([1, 0]))[0]
-    yield lambda: source.column(np.array([0, 1]), field)
-    yield lambda: cached.read(np.array([1, 0]))
-    yield lambda: cached.column(np.array([0, 1]), field)
+    yield True, lambda: streamed(source)
+    yield True, lambda: source.read(np.array([0, 1]))
+    yield False, lambda: source.read(np.array([1, 0]))
+    yield False, lambda: source.read(np.array([0, 1]), [field])
+    yield False, lambda: source.columns(np.array([1, 0]))[0]
+    yield False, lambda: source.column(np.array([0, 1]), field)
+    yield False, lambda: cached.read(np.array([1, 0]))
+    yield False, lambda: cached.column(np.array([0, 1]), field)
 
 
 def test_every_byte_of_every_member_is_checked(tmp_path):
-    """A flip in data is an error that says where; one in a header or in padding changes no sample."""
+    """A flip in data is an error that says where; one in a header or in padding is found where the block is read."""
     write(tmp_path, SMALL)
     path = tmp_path / "s-000000.tar"
     good = path.read_bytes()
@@ -370,10 +370,15 @@ def test_every_byte_of_every_member_is_checked(tmp_path):
     for at in sorted({*range(512, len(good), 23), *data}):  # the first header has a test of its own, below
         store_for("").write_all(str(path), good[:at] + bytes([good[at] ^ 0x40]) + good[at + 1 :])
         source = source_of(path)
-        member = data.get(at)
-        for read in reads_of(source, "a" if member is None else member.name.partition(".")[2]):
-            if member is None:
+        member, end = data.get(at), int(source.shard(0).blocks.offsets[-1])
+        for is_of_block, read in reads_of(source, "a" if member is None else member.name.partition(".")[2]):
+            if member is None and (not is_of_block or at >= end):  # the end of the archive is in no block
                 assert len(read()) == 2
+                continue
+            if member is None:
+                with pytest.raises(ChecksumError, match="header or padding") as error:
+                    read()
+                assert (error.value.shard, error.value.offset) == (str(path), 0)
                 continue
             with pytest.raises(ChecksumError) as error:
                 read()

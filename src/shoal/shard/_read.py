@@ -59,6 +59,8 @@ class Fetched:
     """Whether these bytes were compared with their checksums before."""
     has_empty: bool = False
     """Whether some members are in no buffer, because they are empty."""
+    damaged_block: int | None = None
+    """The first block that differs from its checksum, where whole blocks were read."""
 
 
 def read_samples(extents: Extents) -> list[Sample]:
@@ -74,6 +76,7 @@ def samples_of(extents: Extents, fetched: Fetched) -> list[Sample]:
     samples = cut(extents, fetched)
     if not fetched.verified:
         verify_members(extents, lambda line: _values(samples, extents.fields[line], extents.sparse[line]))
+        _refuse_damaged_block(extents, fetched)
     return samples
 
 
@@ -105,16 +108,29 @@ def fetch(extents: Extents, plan: ReadPlan, into: memoryview | None = None) -> F
     if not buffers:
         return Fetched([b""], plan.ranges, np.zeros(1, np.int64), has_empty=True)
     bases = plan.starts if len(buffers) == 1 else plan.starts[plan.ranges]
-    return Fetched(buffers, plan.ranges, bases, _verify_blocks(extents, plan, buffers), plan.has_empty)
+    verified, damaged_block = _verify_blocks(extents, plan, buffers)
+    return Fetched(buffers, plan.ranges, bases, verified, plan.has_empty, damaged_block)
 
 
-def _verify_blocks(extents: Extents, plan: ReadPlan, buffers: Sequence[Buffer]) -> bool:
-    """Compare whole blocks with their checksums. Members of a block that differs are then compared one by one."""
+def _verify_blocks(extents: Extents, plan: ReadPlan, buffers: Sequence[Buffer]) -> tuple[bool, int | None]:
+    """Compare whole blocks with their checksums; return whether all are right, and the first that is not.
+
+    Members of a block that differs are then compared one by one, so that the error names the damaged one.
+    """
     blocks = extents.first_shard.blocks
     if extents.crcs is None or plan.blocks is None or blocks is None:
-        return False
+        return False, None
     expected: list[int] = blocks.crcs[plan.blocks.start : plan.blocks.stop].tolist()
-    return list(map(crc32, buffers)) == expected
+    found = list(map(crc32, buffers))
+    if found == expected:
+        return True, None
+    return False, plan.blocks.start + list(map(operator.ne, found, expected)).index(True)
+
+
+def _refuse_damaged_block(extents: Extents, fetched: Fetched) -> None:
+    """Raise ChecksumError for a block that differs although all of its members are right."""
+    if fetched.damaged_block is not None:
+        raise extents.first_shard.damaged_block(fetched.damaged_block)
 
 
 def cut(extents: Extents, fetched: Fetched) -> list[Sample]:
@@ -412,6 +428,7 @@ def columns_of(extents: Extents, fetched: Fetched, data: Buffer | None = None) -
     columns = {name: BytesColumn(known, starts[line], sizes[line], labels) for line, name in enumerate(extents.fields)}
     if not fetched.verified:
         verify_members(extents, lambda line: columns[extents.fields[line]].views())
+        _refuse_damaged_block(extents, fetched)
     return columns
 
 

@@ -104,12 +104,9 @@ class Shard:
             if base >= stop:
                 return
             data = self.data.read(base, end)
-            if self.verify and (found := crc32(data)) != blocks.crcs[number]:
+            if self.verify and crc32(data) != blocks.crcs[number]:
                 self._check_members(data, base, range(*blocks.rows[number : number + 2].tolist()))
-                self.table.check_replaced(self.number)
-                problem = "a header or padding changed after it was written"
-                expected = f"crc32 {int(blocks.crcs[number]):08x} of a block"
-                raise ChecksumError(problem, expected=expected, found=f"{found:08x}", shard=self.url, offset=base)
+                raise self.damaged_block(number)
             yield base, end, data
 
     def _check_members(self, data: bytes, base: int, rows: range) -> None:
@@ -129,6 +126,23 @@ class Shard:
         """
         self.table.check_replaced(self.number)
         return damaged(self.url, key, field, offset, expected, found)
+
+    def damaged_block(self, number: int) -> ShoalError:
+        """Return the error for a block whose checksum is wrong although those of its members are right.
+
+        Raises ObjectChangedError instead where the dataset was replaced while it is open.
+        """
+        self.table.check_replaced(self.number)
+        blocks = self.blocks
+        assert blocks is not None  # noqa: S101 - it is one of them
+        start, stop = blocks.offsets[number : number + 2].tolist()
+        return ChecksumError(
+            "A header or padding changed after it was written",
+            expected=f"crc32 {int(blocks.crcs[number]):08x} of the {stop - start} bytes from the offset on",
+            shard=self.url,
+            offset=start,
+            hint="Run `shoal verify` to see what is damaged, and `shoal repair` to repair it",
+        )
 
     @property
     def far(self) -> PrefetchedReader | None:
