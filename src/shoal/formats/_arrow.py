@@ -69,7 +69,10 @@ def column_of(values: list[Any]) -> Any:
     """An Arrow column of values: arrays of one shape with several axes become tensors, of one axis become lists."""
     arrays = [value for value in values if isinstance(value, np.ndarray)]
     if not arrays:
-        return pa.array([_plain(value) for value in values])
+        column = pa.array([_plain(value) for value in values])
+        if pa.types.is_binary(column.type) and any(isinstance(value, str) for value in values):
+            raise ValueError("a column has texts or bytes, not both")  # Arrow would make bytes of the texts
+        return column
     first = arrays[0]
     alike = len(arrays) == len(values) and len({(array.shape, array.dtype.str) for array in arrays}) == 1
     if first.ndim > 1 and alike and first.size:

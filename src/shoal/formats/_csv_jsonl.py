@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import msgspec
-
 from shoal._typing import IntArray
+from shoal.codec._documents import decode_json
 from shoal.errors import DecodeError, OptionError
 from shoal.store._base import ObjectReader
 
@@ -52,8 +51,8 @@ class JsonlPart:
 
     def _parsed(self, number: int, offset: int, line: bytes, fields: Sequence[str] | None) -> Values:
         try:
-            found = _decode_json(line.removeprefix(_BOM) if number == 0 else line)
-        except msgspec.DecodeError as error:
+            found = decode_json(line.removeprefix(_BOM) if number == 0 else line)
+        except ValueError as error:
             raise _bad_line(number, offset, error) from error
         if not isinstance(found, dict):
             raise _bad_line(number, offset, f"{type(found).__name__}, not an object")
@@ -83,9 +82,6 @@ def _row_runs(file: LineFile) -> Iterator[list[tuple[int, int, bytes]]]:
             numbers = range(first + start, first + start + len(lines[some]))
             rows = zip(numbers, offsets[some].tolist(), lines[some], strict=True)
             yield [row for row in rows if row[2].strip(b"\r\n")]
-
-
-_decode_json = msgspec.json.Decoder().decode
 
 
 @dataclass(frozen=True, slots=True)

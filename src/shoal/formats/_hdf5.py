@@ -6,6 +6,7 @@ import functools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -190,10 +191,10 @@ class Column:
                     self._dataset[start + at] = row
             else:
                 self._dataset[start:] = rows
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             if isinstance(error, EncodeError):
-                raise
-            raise EncodeError("later values are of another kind", found=error, field=self._dataset.name) from error
+                raise error.at(field=self._dataset.name) from error.__cause__
+            raise _kind_error(found=error, field=self._dataset.name) from error
 
 
 def open_columns(
@@ -207,21 +208,58 @@ def open_columns(
 def _column(file: Any, name: str, values: list[Any], compression: str | None) -> Column:
     h5py = import_h5py()
     if all(isinstance(value, str) for value in values):
-        return Column(_grown(file, name, (), h5py.string_dtype()), _objects)
+        return Column(_grown(file, name, (), h5py.string_dtype()), _texts)
     if all(is_bytes(value) for value in values):
         return Column(_grown(file, name, (), h5py.vlen_dtype(np.uint8)), _byte_rows)
     shapes = {np.shape(value) for value in values if isinstance(value, (np.ndarray, np.generic, int, float))}
     arrays = [np.asarray(value) for value in values] if shapes and not any(value is None for value in values) else []
-    if len(arrays) == len(values) and len(shapes) == 1 and arrays and arrays[0].dtype.kind in "iufcb":
-        dtype = np.result_type(*arrays)
-        return Column(_grown(file, name, arrays[0].shape, dtype, compression), lambda rows: np.asarray(rows, dtype))
-    if arrays and all(array.ndim == 1 and array.dtype.kind in "iuf" for array in arrays):
-        return Column(_grown(file, name, (), h5py.vlen_dtype(np.result_type(*arrays))), _objects)
+    if all(array.dtype.kind in "iufcb" for array in arrays):
+        dtype = np.result_type(*arrays) if arrays else None
+        if len(arrays) == len(values) and len(shapes) == 1 and arrays:
+            column = _grown(file, name, arrays[0].shape, dtype, compression)
+            return Column(column, lambda rows: np.asarray([_exact_array(row, dtype) for row in rows], dtype))
+        if arrays and all(array.ndim == 1 and array.dtype.kind in "iuf" for array in arrays):
+            column = _grown(file, name, (), h5py.vlen_dtype(dtype))
+            return Column(column, lambda rows: _objects([_exact_array(row, dtype) for row in rows]))
     member = as_member(name, values[0])[0]
-    return Column(
-        _grown(file, member, (), h5py.vlen_dtype(np.uint8)),
-        lambda rows: _byte_rows([as_member(name, row)[1] for row in rows]),
+    return Column(_grown(file, member, (), h5py.vlen_dtype(np.uint8)), partial(_member_rows, name, member))
+
+
+def _kind_error(**facts: Any) -> EncodeError:
+    return EncodeError(
+        "the values of a field have one kind", hint="convert them to one type first, or write parquet", **facts
     )
+
+
+def _exact_array(value: Any, dtype: Any) -> Any:
+    """A value in this dtype. Raises EncodeError where it would be another value."""
+    array = np.asarray(value)
+    if array.dtype == dtype:
+        return array
+    with np.errstate(over="ignore", invalid="ignore"):
+        made = array.astype(dtype)
+        back = made.astype(array.dtype)
+    is_number = array.dtype.kind in "iufcb"
+    # Compared both ways: floats hide large ints, and ints of another sign come back as they were.
+    is_same = is_number and all(np.array_equal(one, array, equal_nan=True) for one in (made, back))
+    if not is_same:
+        raise _kind_error(expected=str(dtype), found=f"{array.dtype} {value!r}")
+    return made
+
+
+def _texts(rows: list[Any]) -> Any:
+    other = next((row for row in rows if not isinstance(row, str)), None)
+    if other is not None:
+        raise _kind_error(expected="str", found=repr(other))
+    return _objects(rows)
+
+
+def _member_rows(name: str, member: str, rows: list[Any]) -> list[Any]:
+    members = [as_member(name, row) for row in rows]
+    other = next((found for found, _ in members if found != member), None)
+    if other is not None:
+        raise _kind_error(expected=member, found=other)
+    return _byte_rows([data for _, data in members])
 
 
 def _grown(file: Any, name: str, shape: tuple[int, ...], dtype: Any, compression: str | None = None) -> Any:

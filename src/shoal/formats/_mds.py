@@ -19,6 +19,7 @@ import numpy as np
 
 from shoal._optional import require
 from shoal._typing import IntArray
+from shoal.codec._documents import decode_json
 from shoal.errors import (
     DecodeError,
     FormatError,
@@ -346,5 +347,5 @@ _MDS_READERS: dict[str, Callable[[bytes], Any]] = {
     "pil": raw_image,
     "jpeg": bytes,
     "png": bytes,
-    "json": msgspec.json.decode,
+    "json": decode_json,
 }

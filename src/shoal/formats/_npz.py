@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal._typing import IntArray
+from shoal._typing import AnyArray, IntArray
 from shoal.codec._arrays import decode_npy
 from shoal.codec._codec import Limits
 from shoal.codec._dispatch import encode
@@ -158,16 +158,31 @@ def _items(array: Any) -> list[Any]:
     return array.tolist() if array.ndim == 1 and array.dtype.names is None else list(array)
 
 
+def _as_array(name: str, value: Any) -> AnyArray:
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return np.frombuffer(value, np.uint8)
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise EncodeError("the list has no shape", found=error, field=name, hint="write jsonl or parquet") from error
+    if array.dtype.hasobject:
+        raise EncodeError("this is no array", found=type(value).__name__, field=name)
+    has_nan = array.dtype.kind in "fc" and np.isnan(array).any()
+    if isinstance(value, (list, tuple)) and not has_nan and not _same_values(array.tolist(), value):
+        found = f"{array.dtype} for {value!r}"
+        raise EncodeError("an array has values of one type", found=found, field=name, hint="write jsonl or parquet")
+    return array
+
+
+def _same_values(one: Any, two: Any) -> bool:
+    if isinstance(one, list) and isinstance(two, (list, tuple)):
+        return len(one) == len(two) and all(map(_same_values, one, two))
+    return bool(np.array_equal(one, two) if isinstance(two, np.ndarray) else one == two)
+
+
 def pack_npz(values: Mapping[str, Any], *, compressed: bool = False) -> bytes:
     """The bytes of a ``.npz`` with these arrays; bytes become arrays of uint8."""
-    arrays = {
-        name: np.frombuffer(value, np.uint8) if isinstance(value, (bytes, bytearray, memoryview)) else np.asarray(value)
-        for name, value in values.items()
-        if value is not None
-    }
-    for name, array in arrays.items():
-        if array.dtype.hasobject:
-            raise EncodeError("this is no array", found=type(values[name]).__name__, field=name)
+    arrays = {name: _as_array(name, value) for name, value in values.items() if value is not None}
     if not compressed:
         return bytes(encode("npz", arrays))
     stream = io.BytesIO()

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from shoal.codec._documents import encode_json
 from shoal.errors import EncodeError, FormatError, ObjectExistsError, ObjectNotFoundError, OptionError, WriteError
 from shoal.shard._writer import ShardWriter
 from shoal.store._base import ObjectWriter
@@ -23,7 +24,16 @@ from shoal.store._pattern import numbered_name
 from shoal.store._registry import store_for
 from shoal.store._url import join_url
 
-from ._member_values import Row, as_member, extension_of_image, is_bytes, member_key, member_name, rows_from
+from ._member_values import (
+    Row,
+    as_member,
+    extension_of_image,
+    is_bytes,
+    member_key,
+    member_name,
+    plain_value,
+    rows_from,
+)
 from ._registry import detect_name
 from ._sources import PathLike
 from ._text_lines import Compressor, compression_of, is_tab_separated, open_compressor
@@ -303,7 +313,11 @@ def _write_jsonl(url: str, rows: Rows, options: Options) -> None:
         for batch in _batches(rows):
             for key, row in batch:
                 _refuse_bytes(key, row)
-            sink.write(encoder.encode_lines([row for _, row in batch]))
+            values = [row for _, row in batch]
+            lines = encoder.encode_lines(values)
+            if b"null" in lines:  # perhaps for NaN
+                lines = b"".join(encode_json(plain_value(row)) + b"\n" for row in values)
+            sink.write(lines)
 
     _into(url, write, compression_of(url))
 
@@ -342,13 +356,27 @@ def _write_csv(url: str, rows: Rows, options: Options) -> None:
 def _cell(value: Any) -> Any:
     if value is None or isinstance(value, (str, int, float, np.integer, np.floating)):
         return value
-    return msgspec.json.encode(value, enc_hook=_json_value).decode()
+    text = msgspec.json.encode(value, enc_hook=_json_value)
+    return (encode_json(plain_value(value)) if b"null" in text else text).decode()
 
 
 def _refuse_others(key: str, row: Row, names: list[str]) -> None:
     other = next((name for name in row if name not in names), None)
     if other is not None:
         raise WriteError("a later sample has another field", expected=" or ".join(names), found=other, key=key)
+
+
+def _cast_exactly(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The table in another schema. Raises ValueError where a value would be another one, which Arrow lets pass."""
+    made = table.cast(schema)
+    for before, after in zip(table.columns, made.columns, strict=True):
+        if before.type == after.type:
+            continue
+        old, new, back = before.to_pylist(), after.to_pylist(), after.cast(before.type).to_pylist()
+        # Their texts are compared, too, since NaN is not equal to itself.
+        if repr(back) != repr(old) or (new != old and repr(new) != repr(old)):
+            raise ValueError(f"values of type {before.type} would be others as {after.type}")
+    return made
 
 
 def _write_table(url: str, rows: Rows, options: Options, open_writer: Callable[[_Sink, Any], Any]) -> None:
@@ -367,9 +395,10 @@ def _write_table(url: str, rows: Rows, options: Options, open_writer: Callable[[
                 if writer is None:
                     writer = open_writer(sink, table.schema)
                     writer.schema = table.schema
-                writer.write_table(table if table.schema == writer.schema else table.cast(writer.schema))
-            except (pa.ArrowException, ValueError) as error:
-                raise EncodeError("the samples fit no table", found=error, key=batch[0][0]) from error
+                writer.write_table(table if table.schema == writer.schema else _cast_exactly(table, writer.schema))
+            except (pa.ArrowException, ValueError, OverflowError) as error:
+                hint = "convert the values of each field to one type first, or write jsonl"
+                raise EncodeError("the samples fit no table", found=error, key=batch[0][0], hint=hint) from error
         (writer or open_writer(sink, pa.schema([]))).close()
 
     _into(url, write)
