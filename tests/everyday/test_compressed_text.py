@@ -259,3 +259,43 @@ def test_zstd_without_its_package_names_the_extra(tmp_path, monkeypatch):
 def test_no_name_is_read_as_text_that_is_not():
     names = [f"a.tar{ending}" for ending in PACK]
     assert {shoal.formats.detect_name(name) for name in itertools.chain(names, ["a.tgz"])} == {"webdataset"}
+
+
+@pytest.mark.parametrize("ending", COMPRESSED)
+@pytest.mark.parametrize("text", ["jsonl", "csv"])
+def test_a_compressed_file_of_0_bytes_is_an_error(tmp_path, text, ending):
+    (tmp_path / f"a.{text}{ending}").write_bytes(b"")
+    for read in (len, list, lambda dataset: dataset.keys()):
+        with pytest.raises(TruncatedError, match=r"0 bytes.*Download"):
+            read(shoal.Dataset(tmp_path))
+    (tmp_path / f"a.{text}{ending}").write_bytes(PACK[ending](b""))
+    assert list(shoal.Dataset(tmp_path)) == []
+
+
+CSV_FILES = {
+    "text": (["zip,n\n10001,1\n", "zip,n\n00501,2\n"], "zip"),
+    "text first": (["zip,n\n00501,2\n", "zip,n\n10001,1\n"], "zip"),
+    "flags": (["n,ok\n1,true\n", "n,ok\n1,1\n"], "ok"),
+}
+
+
+@pytest.mark.parametrize("case", CSV_FILES)
+def test_a_csv_column_has_one_type_in_all_files(tmp_path, case):
+    texts, name = CSV_FILES[case]
+    for number, text in enumerate(texts):
+        (tmp_path / f"{number}.csv").write_text(text)
+    for read in (list, lambda ds: ds[1], lambda ds: ds[[1, 0]], lambda ds: list(shoal.DataLoader(ds, batch_size=2))):
+        with pytest.raises(DecodeError, match=rf"another type.*1\.csv, field {name}.*types="):
+            read(CsvDataset(tmp_path))
+    for kind in ("str", str):
+        values = [sample[name] for sample in CsvDataset(tmp_path, types={name: kind})]
+        assert values == [text.split("\n")[1].split(",")[text.split("\n")[0].split(",").index(name)] for text in texts]
+
+
+def test_csv_columns_that_differ_harmlessly(tmp_path):
+    for number, text in enumerate(["n,m,k\n1,,x\n2,,\n", "m,n\n3,1.5\n", "n,m,k\n,,y\n"]):
+        (tmp_path / f"{number}.csv").write_text(text)
+    samples = list(CsvDataset(tmp_path))
+    assert [sample["n"] for sample in samples] == [1, 2, 1.5, None]
+    assert [sample["m"] for sample in samples] == [None, None, 3, None]
+    assert [sample.get("k") for sample in samples] == ["x", "", None, "y"]

@@ -9,10 +9,11 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from shoal.errors import OptionError
 from shoal.shard._source import Source
+from shoal.store._base import ObjectReader
 
 from ._registry import IMAGE_ENDINGS, Format, SourceOptions, register_built_in
 from ._sources import Files, PathLike
@@ -128,10 +129,17 @@ def _open_csv(path: Paths, options: SourceOptions) -> Source:
 
     args = _reading_options("csv", options, delimiter=None, quote='"', header=True, types=(), key=None)
     types = args["types"]
-    args["types"] = types if types is None else tuple(types.items() if isinstance(types, Mapping) else types)
+    if types is not None:
+        named = tuple(types.items() if isinstance(types, Mapping) else types)
+        args["types"] = tuple((name, kind.__name__ if isinstance(kind, type) else kind) for name, kind in named)
     how = CsvOptions(args["delimiter"], args["quote"], args["header"], args["types"])
-    files = _files(path, options, _ENDINGS["csv"])
-    return PartSource("csv", files, partial(CsvPart, options=how), key=args["key"], options=args)
+
+    def open_part(reader: ObjectReader) -> CsvPart:
+        is_first = reader.info.url == source.infos[0].url
+        return CsvPart(reader, how, None if is_first else cast(CsvPart, source.part(0)))
+
+    source = PartSource("csv", _files(path, options, _ENDINGS["csv"]), open_part, key=args["key"], options=args)
+    return source
 
 
 def _open_jsonl(path: Paths, options: SourceOptions) -> Source:

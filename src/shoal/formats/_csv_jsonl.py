@@ -109,9 +109,10 @@ class CsvOptions:
 
 
 class CsvPart:
-    """One open CSV file."""
+    """One open CSV file; ``first`` is the first one of the dataset, whose columns have the same types."""
 
-    def __init__(self, reader: ObjectReader, options: CsvOptions) -> None:
+    def __init__(self, reader: ObjectReader, options: CsvOptions, first: CsvPart | None = None) -> None:
+        self._first = first
         self._file = LineFile(reader, options.quote.encode())
         self._options = options
         self._delimiter = options.delimiter or ("\t" if is_tab_separated(reader.info.url) else ",")
@@ -150,13 +151,29 @@ class CsvPart:
         """How the texts of each column become values."""
         if self._options.types is None:
             return {}
-        said = dict(self._options.types)
+        before = {} if self._first is None else self._first._kinds  # noqa: SLF001 - one class
+        kinds = {name: kind or before.get(name) for name, kind in self._kinds.items()}
+        for name, kind in kinds.items():
+            expected = before.get(name) or kind
+            if expected != kind and {expected, kind} != {"int", "float"}:
+                hint = f"say what it holds: types={{{name!r}: 'str'}}"
+                raise DecodeError(
+                    "a column has another type than in the first file",
+                    expected=expected,
+                    found=kind,
+                    field=name,
+                    hint=hint,
+                )
+        return {name: _text_or_none if kind is None else _PARSERS[kind] for name, kind in kinds.items()}
+
+    @functools.cached_property
+    def _kinds(self) -> dict[str, ColumnType | None]:
+        """What each column holds; None where the first rows have no value in it."""
+        said = dict(self._options.types or ())
         rows = self._head[1:] if self._options.header else self._head[:_SCHEMA_ROWS]
         some = [self._cells(offset, line) for _, offset, line in rows]
         columns = zip(*some, strict=False) if some else [()] * len(self.fields)
-        return {
-            name: _PARSERS[said.get(name) or _kind_of(texts)] for name, texts in zip(self.fields, columns, strict=False)
-        }
+        return {name: said.get(name) or _kind_of(texts) for name, texts in zip(self.fields, columns, strict=False)}
 
     def read(self, rows: IntArray, fields: Sequence[str] | None) -> list[Values]:
         """These rows."""
@@ -167,10 +184,11 @@ class CsvPart:
         if len(cells) != len(names):
             raise DecodeError("a row has another number of cells", expected=len(names), found=len(cells), offset=offset)
         found: Values = {}
+        parsers = self._parsers
         for name, text in zip(names, cells, strict=True):
             if fields is None or name in fields:
                 try:
-                    found[name] = self._parsers[name](text) if name in self._parsers else text
+                    found[name] = parsers[name](text) if name in parsers else text
                 except ValueError as error:
                     hint = f"say what it holds: types={{{name!r}: 'str'}}"
                     raise DecodeError(
@@ -194,16 +212,16 @@ class CsvPart:
             yield [self._parsed(*row, fields) for row in rows]
 
 
-def _kind_of(texts: Sequence[str]) -> ColumnType:
-    """What all of these texts are; nothing says nothing."""
+def _kind_of(texts: Sequence[str]) -> ColumnType | None:
+    """What all of these texts are; None where all are empty."""
     filled = [text for text in texts if text]
-    if filled and all(_is_int(text) for text in filled):
+    if not filled:
+        return None
+    if all(_is_int(text) for text in filled):
         return "int"
-    if filled and all(_is_float(text) for text in filled):
+    if all(_is_float(text) for text in filled):
         return "float"
-    if filled and all(text in _TRUTHS for text in filled):
-        return "bool"
-    return "str"
+    return "bool" if all(text in _TRUTHS for text in filled) else "str"
 
 
 def _is_int(text: str) -> bool:
@@ -230,6 +248,11 @@ def _truth(text: str) -> bool | None:
     if text not in _TRUTHS:
         raise ValueError(text)
     return _TRUTHS[text]
+
+
+def _text_or_none(text: str) -> str | None:
+    """A cell of a column of which nothing is known, since its first cells are empty."""
+    return text or None
 
 
 _PARSERS: dict[ColumnType, Callable[[str], Any]] = {

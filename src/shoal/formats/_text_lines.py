@@ -86,6 +86,12 @@ class LineFile:
         self._reader = reader
         self._quote = quote
         self._lock = threading.Lock()
+        if reader.info.size == 0 and compression_of(reader.info.url) is not None:
+            raise TruncatedError(
+                "The compressed file is empty (0 bytes)",
+                hint="Download or write it again; compressed, no lines are some bytes, too",
+                offset=0,
+            )
         self._compression = sniff(reader.read(0, 16))
 
     @functools.cached_property
