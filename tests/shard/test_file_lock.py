@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pathlib
 import signal
+import tempfile
 
 import pytest
 from hypothesis import given
@@ -185,16 +187,17 @@ def lock_as_another_user(path):
         tell(f"denied {error.found}")
 
 
-def test_a_reader_who_may_not_write_locks_documents_and_is_told_what_it_may_not_do(tmp_path):
-    (tmp_path / "document").write_bytes(b"{}")
-    (tmp_path / "document").chmod(0o444)
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o555 if folder == tmp_path else 0o755)
-    try:
-        output = run_children(__file__, [("lock_as_another_user", tmp_path)])
-    finally:
-        tmp_path.chmod(0o755)
-    assert output == [f"True\ndenied {tmp_path}/lock\n"]
+def test_a_reader_who_may_not_write_locks_documents_and_is_told_what_it_may_not_do():
+    with tempfile.TemporaryDirectory() as name:  # whose parents others may enter, unlike those of tmp_path
+        folder = pathlib.Path(name)
+        (folder / "document").write_bytes(b"{}")
+        (folder / "document").chmod(0o444)
+        folder.chmod(0o555)
+        try:
+            output = run_children(__file__, [("lock_as_another_user", folder)])
+        finally:
+            folder.chmod(0o755)
+    assert output == [f"True\ndenied {folder}/lock\n"]
 
 
 def test_a_lock_knows_that_its_file_was_deleted(tmp_path):

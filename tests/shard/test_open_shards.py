@@ -94,7 +94,7 @@ def test_closing_does_not_disturb_a_read_that_is_under_way(tmp_path: pathlib.Pat
     others = [
         (tmp_path / f"other{number}").open("wb") for number in range(4)
     ]  # which get the descriptors that are free
-    assert read_row(shard, 2)["bin"] == b"a" * (3 * EACH + 3)
+    assert read_row(shard, shard.members(2))["bin"] == b"a" * (3 * EACH + 3)
     assert len(source.read(np.array([3 * EACH]))) == 1
     for file in others:
         file.close()

@@ -112,7 +112,8 @@ def draw_wide(draw, alike=False):
     )
     kind = draw(st.sampled_from([pa.string(), pa.large_string()]))
     blocks = draw(
-        st.none() | (draw_blocks(count) if count else st.just(Blocks(*(np.array(x) for x in ([0], [0], [])))))
+        st.none()
+        | (draw_blocks(count) if count else st.just(Blocks(np.array([0]), np.array([0]), np.empty(0, np.uint32))))
     )
     return ShardRows(facts, pa.array(keys, kind).slice(1, count), fields, columns, blocks)
 
