@@ -272,11 +272,13 @@ class OpenShards:
         return number in self._open
 
     def __getitem__(self, number: int) -> Shard:
-        with self._lock:
-            if number in self._open:
+        found = self._open.get(number)
+        if found is not None:  # each of these two calls is atomic, and a lock takes longer than both
+            with contextlib.suppress(KeyError):  # another thread has just closed it: it stays open while it is used
                 self._open.move_to_end(number)
-                return self._open[number]
-            found = self._alive.get(number)
+            return found
+        with self._lock:
+            found = self._open.get(number, self._alive.get(number))
             if found is not None:
                 self._open[number] = found
                 self._close_least_used()

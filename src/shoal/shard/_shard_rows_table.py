@@ -85,7 +85,7 @@ class ShardRowsTable(Table):
         return [ref.url for ref in self._shards]
 
     def __len__(self) -> int:
-        return int(self.starts[-1])
+        return self._start_list[-1]
 
     @property
     def known_length(self) -> int | None:
@@ -150,7 +150,7 @@ class ShardRowsTable(Table):
         picked: IntArray = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
         numbers = self.numbers(picked)
         indexes = {number: self._load(number) for number in sorted(set(numbers.tolist()))}
-        known = self._extent_table.extents(picked, numbers, indexes, fields) if len(self.shards) > 1 else None
+        known = self._extent_table.extents(picked, numbers, indexes, fields)
         if known is not None:
             return known
         if len(indexes) < 2:
