@@ -176,7 +176,8 @@ class ShardRowsTable(Table):
         own = slice(rows.start - first, rows.stop - first)
         crcs = None if window.crcs is None else window.crcs[:, own]
         starts, stops, keys = window.starts[:, own], window.stops[:, own], window.row_keys.part(own)
-        return replace(window, rows=rows, starts=starts, stops=stops, crcs=crcs, row_keys=keys)
+        names, sparse = window.fields, window.sparse
+        return RowExtents(window.numbers, None, rows, names, starts, stops, crcs, sparse, keys, window.is_complete)
 
     @functools.cached_property
     def _extent_table(self) -> ExtentTable:
