@@ -125,6 +125,23 @@ def test_foreign_tars_are_not_hidden(place, write, overwrite):
     assert len(shoal.Dataset(place)) == 100
 
 
+@every_writer
+@pytest.mark.parametrize("ending", ["jsonl", "parquet", "csv.gz"])
+def test_files_of_another_format_are_not_hidden(place, write, ending):
+    write_format(f"{place}/data.{ending}", [{"n": number} for number in range(3)])
+    before = contents(place)
+    for overwrite in (False, True):
+        with pytest.raises(ObjectExistsError, match=r"another format.*another folder"):
+            WRITERS[write](place, samples(), overwrite=overwrite)
+    assert contents(place) == before
+    assert len(shoal.Dataset(place)) == 3
+    if write in APPENDING:
+        WRITERS[write](place, samples(), append=True)
+        assert keys(place) == ["new0", "new1"]
+    WRITERS[write](f"{place}/shards", samples())
+    assert keys(f"{place}/shards") == ["new0", "new1"]
+
+
 @pytest.mark.parametrize("write", APPENDING)
 def test_appending_makes_foreign_tars_part_of_the_dataset(place, write):
     put_foreign(place)

@@ -16,16 +16,35 @@ from shoal.errors import ObjectExistsError
 from shoal.store._url import join_url, relative_url
 
 from . import _dataset_schema
-from ._discovery import splits_without_manifest
+from ._discovery import SHARD_ENDINGS, files_below, splits_without_manifest
 from ._journal import UnfinishedWrite, unfinished_writes
 from ._manifest import Manifest, ShardRecord, load_manifest, merge_shards, record_of
 from ._open_shards import open_shard
 from ._read import read_row
 from ._split_names import same_split
 from ._stored_rows import save_rows
-from ._write_target import enumerate_names, fits_pattern, list_tars
+from ._write_target import enumerate_names, fits_pattern
 
 __all__ = ["Destination", "check_payload_fits", "index_unlisted", "load_destination", "save_indexes"]
+
+_TEXT_ENDINGS = (".jsonl", ".ndjson", ".csv", ".tsv")
+_OTHER_ENDINGS = (
+    *(f"{ending}{packed}" for ending in _TEXT_ENDINGS for packed in ("", ".gz", ".zst", ".bz2", ".xz")),
+    *(
+        ".parquet",
+        ".pq",
+        ".arrow",
+        ".feather",
+        ".tfrecord",
+        ".tfrecords",
+        ".tfrecord.gz",
+        ".h5",
+        ".hdf5",
+        ".npz",
+        ".mds",
+    ),
+)
+"""What the files end in that would be the dataset in a folder without shards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +58,8 @@ class Destination:
     """Tars that are a dataset without a manifest. Where there is a manifest they are seen by nobody, and not listed."""
     unfinished: tuple[UnfinishedWrite, ...]
     """Other writes into the folder, which have finished shards that are not part of the dataset yet."""
+    others: tuple[str, ...] = ()
+    """Files of other formats that are a dataset now, where the folder has no shard."""
 
     def paths_to_replace(
         self,
@@ -64,6 +85,14 @@ class Destination:
                 found=enumerate_names(others),
                 shard=self.root,
                 hint=f"Choose another folder{adopt}",
+            )
+        if self.others and not join:
+            beside = ", or pass append=True to write beside them" if can_append else " or move them"
+            raise ObjectExistsError(
+                "The folder holds files of another format that the new dataset would hide",
+                found=enumerate_names(list(self.others)),
+                shard=self.root,
+                hint=f"Choose another folder{beside}",
             )
         splits = {same_split(split, self.manifest.splits) for split in splits}
         listed = {
@@ -120,12 +149,15 @@ class Destination:
 def load_destination(root: str, pattern: str) -> Destination:
     """Look at the folder ``root`` before shards that are named by ``pattern`` are written into it."""
     manifest = load_manifest(root)
-    tars = [] if manifest is not None else list_tars(root)
+    paths = [] if manifest is not None else [relative_url(info.url, root) for info in files_below(root)]
+    tars = [path for path in paths if path.lower().endswith(SHARD_ENDINGS)]
     # In this order: the journal of a tar that was listed is there, unless its writer has finished the manifest.
     unfinished = tuple(write for write in unfinished_writes(root) if write.pattern != pattern and not write.staged)
     manifest = load_manifest(root) if tars else manifest
     unlisted = () if manifest is not None else [path for path in tars if not _is_of_one(unfinished, path)]
-    return Destination(root, manifest or Manifest({}), tuple(unlisted), unfinished)
+    beside = () if tars or unfinished else [path for path in paths if "/" not in path]
+    others = tuple(path for path in beside if path.lower().endswith(_OTHER_ENDINGS))
+    return Destination(root, manifest or Manifest({}), tuple(unlisted), unfinished, others)
 
 
 def _is_of_one(writes: Iterable[UnfinishedWrite], path: str) -> bool:

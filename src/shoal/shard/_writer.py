@@ -97,11 +97,11 @@ class ShardWriter:
 
     Examples:
         >>> import shoal
-        >>> with shoal.ShardWriter("memory://doc/animals-%06d.tar", max_samples=2) as writer:
+        >>> with shoal.ShardWriter("memory://doc/animals/cats-%06d.tar", max_samples=2) as writer:
         ...     for number in range(3):
         ...         writer.write({"__key__": f"{number:03d}", "txt": "a cat", "json": {"legs": 4}})
         >>> [shard.path for shard in writer.shards]
-        ['animals-000000.tar', 'animals-000001.tar']
+        ['cats-000000.tar', 'cats-000001.tar']
     """
 
     def __init__(
