@@ -156,6 +156,18 @@ def test_typed_samples_are_never_split(folder: Path, on_ranks: Any, name: str) -
     assert len(first) == len(second) == COUNT
 
 
+@pytest.mark.parametrize("name", ["loader", "ordered", "batched", "sampler"])
+def test_a_world_size_without_a_rank_is_an_error(plain: Any, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(OptionError, match="RANK is not.*set RANK"):
+        list(GIVE_BATCHES[name](plain))
+    assert len(list(plain)) == COUNT
+    assert len(list(shoal.DataLoader(plain, batch_size=4, rank=0, world_size=4))) == 2
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert len(list(GIVE_BATCHES[name](plain))) == 6
+
+
 def test_a_shuffle_of_several_ranks_needs_a_seed(plain: Any, on_ranks: Any) -> None:
     with pytest.raises(OptionError, match="seed"):
         on_ranks(2, lambda: plain.shuffled(4))

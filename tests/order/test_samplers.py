@@ -203,4 +203,7 @@ def test_a_launcher_tells_the_share(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(OptionError, match="go together"):
         DistributedSampler(9, rank=0)
     monkeypatch.delenv("RANK")
+    with pytest.raises(OptionError, match="RANK is not"):
+        DistributedSampler(4, shuffle=False)
+    monkeypatch.delenv("WORLD_SIZE")
     assert list(DistributedSampler(4, shuffle=False)) == [0, 1, 2, 3]

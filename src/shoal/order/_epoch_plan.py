@@ -309,6 +309,9 @@ def launched_rank(environment: Mapping[str, str] | None = None) -> tuple[int, in
     for rank, world in _LAUNCHER_VARIABLES:
         if rank in known and world in known:
             return _parse_rank(known[rank], known[world], f"{rank} and {world}")
+    if known.get("WORLD_SIZE", "1") != "1":  # one of several processes, which would each take everything
+        hint = "set RANK, call torch.distributed.init_process_group first, or give rank= and world_size= to the loader"
+        raise OptionError("WORLD_SIZE is set, and RANK is not", expected="both", found=known["WORLD_SIZE"], hint=hint)
     return 0, 1
 
 
