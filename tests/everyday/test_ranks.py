@@ -160,7 +160,7 @@ def test_typed_samples_are_never_split(folder: Path, on_ranks: Any, name: str) -
 def test_a_world_size_without_a_rank_is_an_error(plain: Any, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.setenv("WORLD_SIZE", "4")
-    with pytest.raises(OptionError, match="RANK is not.*set RANK"):
+    with pytest.raises(OptionError, match=r"RANK is not.*set RANK"):
         list(GIVE_BATCHES[name](plain))
     assert len(list(plain)) == COUNT
     assert len(list(shoal.DataLoader(plain, batch_size=4, rank=0, world_size=4))) == 2

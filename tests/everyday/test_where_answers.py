@@ -273,6 +273,16 @@ def test_a_dataset_of_tars_without_columns_says_so(tmp_path):
         ds.where("size = 1")
 
 
+def test_a_field_that_is_not_indexed_says_so(tmp_path):
+    ds = shoal.Dataset(write(tmp_path / "d", [{"bin": b"x", "npy": np.zeros(2), "json": {"n": 1}}]))
+    for name in ("bin", "npy"):
+        for condition in (f"{name} is null", f"{name} = 'x'", F[name].is_null(), f"n = 1 and {name} = 2"):
+            with pytest.raises(QueryError, match=f"'{name}': the values of this field are not in the index.*filter"):
+                ds.where(condition)
+    with pytest.raises(QueryError, match="no column size"):
+        ds.where("size = 1")
+
+
 def test_a_part_that_cannot_be_asked_is_not_null(tmp_path):
     tars = documents(tmp_path / "tars", [{"size": 1}])
     rows = documents(tmp_path / "others", [{"other": 1}])

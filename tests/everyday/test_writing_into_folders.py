@@ -409,7 +409,9 @@ def test_an_unfinished_dataset_in_a_folder_below_is_not_read(place):
 
 def test_a_folder_that_holds_only_datasets_has_no_shards_of_its_own(place):
     shoal.write_samples(samples(5, "emb"), f"{place}/emb")
-    with pytest.raises(ObjectNotFoundError):
+    with pytest.raises(
+        ObjectNotFoundError, match=r"nothing but other datasets: found emb/; open one of them: '.*/emb'"
+    ):
         len(shoal.Dataset(place))
 
 

@@ -524,11 +524,19 @@ class Transforms(DatasetBase[T]):
                 if reason is not None:
                     problem = f"Cannot query column {name!r}: {reason}"
                     raise QueryError(problem, hint="read the samples and choose with `filter`") from None
+            unindexed = next((name for name in strange if name in self._field_names()), None)
+            if unindexed is not None and columns:
+                problem = f"Cannot query column {unindexed!r}: the values of this field are not in the index"
+                raise QueryError(problem, hint="read the samples and choose with `filter`") from None
             if strange and not columns:
                 what = "the dataset has" if isinstance(self.source, HasColumns) else "this format has"
                 problem = f"Cannot query column {strange[0]!r}: {what} no indexed columns"
                 raise QueryError(problem, hint="read the samples and choose with `filter`") from None
             raise
+
+    def _field_names(self) -> set[str]:
+        """The names of the fields, of typed samples those of the class."""
+        return set(self.fields if self.schema is None else self.schema.names)
 
     def _refuse_renamed(self, columns: Iterable[str]) -> None:
         """Raise QueryError for a stored column whose name is another column of the samples in view."""

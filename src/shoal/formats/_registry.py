@@ -13,14 +13,22 @@ import msgspec
 
 from shoal.errors import FormatError, ManifestError, ObjectNotFoundError, OptionError, TarError
 from shoal.shard._compression import decompressed, reader_stream, sniff
-from shoal.shard._discovery import SHARD_ENDINGS, is_dataset_folder, is_hidden, locate_shards, open_dataset, own_files
+from shoal.shard._discovery import (
+    SHARD_ENDINGS,
+    is_dataset_folder,
+    is_hidden,
+    locate_shards,
+    nested_datasets,
+    open_dataset,
+    own_files,
+)
 from shoal.shard._journal import unfinished_writes
 from shoal.shard._manifest import load_manifest
 from shoal.shard._member_names import WEBDATASET_RULE, KeyRule
 from shoal.shard._source import ShardSource, Source
 from shoal.store._pattern import expand_pattern
 from shoal.store._registry import no_such_path, store_for
-from shoal.store._url import base_name, parent_url, relative_url, scheme_of
+from shoal.store._url import base_name, join_url, parent_url, relative_url, scheme_of
 
 from ._sources import PathLike, strip_part_number
 
@@ -34,6 +42,8 @@ __all__ = [
     "open_source",
     "register_format",
 ]
+
+_MAX_NAMES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +164,11 @@ def _of_folder(root: str) -> str:
         hint = "run it again: it does the rest"
         raise ManifestError("a dataset is being written here, or its writing was interrupted", found=root, hint=hint)
     if is_empty:
+        nested = nested_datasets(relative_url(info.url, root) for info in infos)
+        if nested:
+            hint = f"open one of them: {join_url(root, nested[0]).rstrip('/')!r}"
+            found = ", ".join(nested[:_MAX_NAMES]) + (", ..." if len(nested) > _MAX_NAMES else "")
+            raise ObjectNotFoundError("the folder holds nothing but other datasets", found=found, hint=hint)
         raise ObjectNotFoundError("the folder is empty", found=root, hint="check the path")
     if counts:
         return counts.most_common(1)[0][0]

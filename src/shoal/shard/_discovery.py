@@ -30,6 +30,7 @@ __all__ = [
     "is_hidden",
     "locate_existing",
     "locate_shards",
+    "nested_datasets",
     "open_dataset",
     "own_files",
     "shards_by_split",
@@ -227,8 +228,18 @@ def files_below(root: str) -> list[ObjectInfo]:
 def own_files(root: str, listed: Iterable[ObjectInfo]) -> list[ObjectInfo]:
     """Of what a listing of ``root`` gave, the files that are not hidden and not of datasets in folders below."""
     infos = {relative_url(info.url, root): info for info in listed}
-    nested = tuple({match[1] for path in infos if (match := _NESTED.fullmatch(path)) is not None})
+    nested = tuple(nested_datasets(infos))
     return [info for path, info in infos.items() if not is_hidden(path) and not (nested and path.startswith(nested))]
+
+
+def nested_datasets(paths: Iterable[str]) -> list[str]:
+    """The folders that are datasets of their own, of a listing's paths.
+
+    Examples:
+        >>> nested_datasets(["emb/.shoal/manifest.json", "emb/a.tar", "b.tar"])
+        ['emb/']
+    """
+    return sorted({match[1] for path in paths if (match := _NESTED.fullmatch(path)) is not None})
 
 
 def is_hidden(path: str) -> bool:
