@@ -21,7 +21,7 @@ from shoal.errors import ChecksumError, SchemaMismatchError, TruncatedError
 from shoal.load import BufferPool, PayloadLayoutCache, PayloadReader, SampleBatch, _columns
 from shoal.load._columns import direct_columns, direct_plan
 from shoal.shard import ShardSource
-from shoal.shard import _byte_reader as cut
+from shoal.shard import _read as cut
 
 SHAPE = (240, 100, 3)
 

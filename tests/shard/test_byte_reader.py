@@ -9,7 +9,7 @@ from hypothesis import given
 
 import shoal
 from shoal.errors import ChecksumError, StoreError, TruncatedError
-from shoal.shard import ScatterSpec, ShardSource, _byte_reader
+from shoal.shard import ScatterSpec, ShardSource, _read
 from shoal.shard._byte_reader import PlainBytes
 from shoal.shard._read import read_scattered
 from shoal.store import MemoryStore, ScatterReader, store_for
@@ -55,7 +55,7 @@ def put_together(kept: bytes, cuts: ScatterSpec, rows: list[bytes], size: int) -
     ],
 )
 def test_the_pieces_put_together_are_the_members(source, monkeypatch, cuts, threads):
-    monkeypatch.setattr(_byte_reader, "_MIN_THREAD_READ_BYTES", 1)
+    monkeypatch.setattr(_read, "_MIN_THREAD_READ_BYTES", 1)
     for rows in (np.arange(len(SIZES)), np.array([7, 2, 2, 8, 0])):
         outs = [bytearray(len(rows) * size) for size in cuts.taken]
         extents = source.extents(rows, ["bin"])

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shoal
+from shoal.errors import ChecksumError
 from shoal.shard._extents import shard_extents
 from shoal.shard._read import read_samples
 from shoal.shard._sequential import _pieced_samples, _read_samples, _ReadAhead
@@ -88,7 +89,7 @@ def test_they_are_those_of_whole_blocks(shard, ends, at_blocks):
         assert _pieced_samples(shard, pulled, extents) == read_samples(extents)
 
 
-def test_what_is_no_block_or_is_damaged_is_left_to_others(shard):
+def test_what_is_no_block_is_left_to_others_and_damage_is_found(shard):
     reader = Cut(store_for(shard.url).open(shard.url), [5000])
     size = reader.info.size
     first, last = shard.spans()[0]
@@ -101,6 +102,7 @@ def test_what_is_no_block_or_is_damaged_is_left_to_others(shard):
     assert pieced([], extents, [(5000, size)]) is None
     held = bytearray(reader.read(0, size))
     held[700] ^= 1
-    assert pieced([bytes(held)]) is None
+    with pytest.raises(ChecksumError):
+        pieced([bytes(held)])
     held[700] ^= 1
     assert pieced([bytes(held)]) == read_samples(extents)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from shoal._typing import AnyArray
 from shoal.codec._arrays import decode_npy
 from shoal.errors import DecodeError, FieldError, OptionError, PositionError
+from shoal.store._ranges import merge_ranges
 
 __all__ = ["apply_indexer", "read_indexed", "select_features"]
 
@@ -102,11 +103,9 @@ def _header(head: bytes) -> tuple[np.dtype[Any], tuple[int, ...], bool, int]:
 
 def _runs(positions: npt.NDArray[np.int64], itemsize: int) -> list[tuple[int, int]]:
     """The stretches of an axis that hold these positions: first, and after the last."""
-    if not len(positions):
-        return []
     ordered = np.unique(positions)
-    breaks = np.flatnonzero(np.diff(ordered) * itemsize > _GAP_BYTES) + 1
-    return [(int(part[0]), int(part[-1]) + 1) for part in np.split(ordered, breaks)]
+    firsts, lasts, _ = merge_ranges(ordered, ordered + 1, _GAP_BYTES // itemsize)
+    return list(zip(firsts.tolist(), lasts.tolist(), strict=True))
 
 
 def _gathered(

@@ -1,22 +1,15 @@
-"""Read bytes of a tar by offset, from a plain or a compressed object, also scattered into several buffers.
-
-`read_cut` reads runs of neighbouring members with one call each and lets the system put every part where it belongs:
-the values of a large array into its row of a batch, the bytes around them into a small buffer. Nothing large is copied.
-"""
+"""Read bytes of a tar by offset, from a plain or a compressed object, also scattered into several buffers."""
 
 from __future__ import annotations
 
 import functools
-import itertools
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
-from shoal._crc32 import crc32
 from shoal._typing import IntArray
 from shoal.errors import TarError, TruncatedError
 from shoal.store._base import ObjectReader, ScatterReader
@@ -25,8 +18,7 @@ from shoal.store._fork import ForkSafeLock
 from ._compression import decompress_block
 from ._shard_rows import Blocks
 
-__all__ = ["CompressedBytes", "PlainBytes", "ScatterSpec", "TarBytes", "keep_freed_memory", "read_cut"]
-
+__all__ = ["CompressedBytes", "PlainBytes", "ScatterSpec", "TarBytes", "keep_freed_memory"]
 
 _MAX_CACHED_BLOCKS = 8
 _MALLOC_LIMIT_BYTES = 31 << 20  # freed allocations raise glibc's limits up to 32 MiB
@@ -180,14 +172,6 @@ def _truncated_error(reader: ObjectReader, start: int, stop: int, got: int) -> T
     )
 
 
-_MAX_GAP_BYTES = 4096
-"""Members with at most this many bytes between them, mostly a header, are read together."""
-_MAX_READ_BYTES = 384 << 10
-"""Small enough to be in the processor's cache still when the checksums are computed."""
-_MIN_THREAD_READ_BYTES = 4 << 20
-"""Below this, starting a thread costs more than it saves."""
-
-
 @dataclass(frozen=True, slots=True)
 class ScatterSpec:
     """How to cut a member: a gap that is kept, a part that is taken, a gap, a part, ..., and a gap at the end.
@@ -208,115 +192,27 @@ class ScatterSpec:
         """Whether members of these sizes can be cut so."""
         return bool((sizes >= self.size - self.gaps[self.varying]).all())
 
+    def pieces(
+        self, scratch: memoryview, starts: list[int], sizes: list[int], outs: Sequence[memoryview]
+    ) -> list[list[memoryview]]:
+        """Return where the bytes of members of these sizes go, piece by piece.
 
-@dataclass(frozen=True, slots=True)
-class ScatterResult:
-    """What was kept of each member, ``data[starts[i] : starts[i] + sizes[i]]``, and the checksums of whole members."""
-
-    data: bytes
-    starts: IntArray
-    sizes: IntArray
-    crcs: list[int]
-
-
-def read_cut(
-    data: TarBytes,
-    offsets: IntArray,
-    sizes: IntArray,
-    cuts: ScatterSpec,
-    outs: Sequence[memoryview],
-    places: IntArray,
-    *,
-    checksums: bool,
-    threads: int = 1,
-) -> ScatterResult:
-    """Read members that lie at these offsets, in any order: what is taken of member ``i`` fills row ``places[i]``.
-
-    ``outs`` are the rows of each part that is taken, one after the other. Up to ``threads`` read at once, where there
-    is enough for each; they are gone when this returns.
-    """
-    kept = sizes - sum(cuts.taken)
-    starts = np.cumsum(kept) - kept
-    scratch = bytearray(int(kept.sum()))
-    members = _members(memoryview(scratch), starts.tolist(), sizes.tolist(), cuts, outs, places.tolist())
-    own_share, *shares = _slices(len(members), min(threads, int(sizes.sum()) // _MIN_THREAD_READ_BYTES))
-
-    def fill(share: slice) -> list[int]:
-        return _fill(data, offsets[share].tolist(), sizes[share].tolist(), members[share], checksums)
-
-    if not shares:
-        crcs = fill(own_share)
-        return ScatterResult(bytes(scratch), starts, kept, crcs)
-    with ThreadPoolExecutor(len(shares)) as others:
-        futures = [others.submit(fill, share) for share in shares]
-        crcs = fill(own_share)
-        crcs += (crc for future in futures for crc in future.result())
-    return ScatterResult(bytes(scratch), starts, kept, crcs)
-
-
-def _slices(count: int, shares: int) -> list[slice]:
-    edges = [count * share // max(shares, 1) for share in range(max(shares, 1) + 1)]
-    return [slice(first, last) for first, last in itertools.pairwise(edges)]
-
-
-def _members(
-    scratch: memoryview,
-    starts: list[int],
-    sizes: list[int],
-    cuts: ScatterSpec,
-    outs: Sequence[memoryview],
-    places: list[int],
-) -> list[list[memoryview]]:
-    """Where the bytes of each member go, piece by piece."""
-    more = [size - cuts.size for size in sizes]
-    pieces: list[list[memoryview]] = [[] for _ in sizes]
-    ats = starts
-    for number, gap in enumerate(cuts.gaps):
-        stops = [at + gap + (extra if number == cuts.varying else 0) for at, extra in zip(ats, more, strict=True)]
-        for own, at, stop in zip(pieces, ats, stops, strict=True):
-            own.append(scratch[at:stop])
-        ats = stops
-        if number < len(outs):
-            out, size = outs[number], cuts.taken[number]
-            for own, place in zip(pieces, places, strict=True):
-                own.append(out[place * size : (place + 1) * size])
-    return pieces
-
-
-def _fill(
-    data: TarBytes, offsets: list[int], sizes: list[int], members: list[list[memoryview]], checksums: bool
-) -> list[int]:
-    """Read run by run. All that can be is worked out before: each read empties the processor's cache of everything."""
-    crcs: list[int] = []
-    for start, parts, own in list(_runs(offsets, sizes, members)):
-        data.read_into(start, parts)
-        if checksums:
-            crcs += _member_crcs(own)
-    return crcs
-
-
-def _runs(
-    offsets: list[int], sizes: list[int], members: list[list[memoryview]]
-) -> Iterator[tuple[int, list[memoryview], list[list[memoryview]]]]:
-    """Members that are read in one go: where they start, what to fill, and the pieces of each."""
-    skipped = memoryview(bytearray(_MAX_GAP_BYTES))
-    first, stop, parts = 0, 0, list[memoryview]()
-    for number, (offset, size) in enumerate(zip(offsets, sizes, strict=True)):
-        if number and not (0 <= offset - stop <= _MAX_GAP_BYTES and stop - offsets[first] < _MAX_READ_BYTES):
-            yield offsets[first], parts, members[first:number]
-            first, parts = number, []
-        elif number:
-            parts.append(skipped[: offset - stop])
-        parts += members[number]
-        stop = offset + size
-    if parts:
-        yield offsets[first], parts, members[first:]
-
-
-def _member_crcs(members: list[list[memoryview]]) -> list[int]:
-    if len(members[0]) == 3:  # one part is taken, as is usual
-        return [crc32(after, crc32(taken, crc32(before))) for before, taken, after in members]
-    return [functools.reduce(lambda crc, piece: crc32(piece, crc), pieces, 0) for pieces in members]
+        What is kept of member ``i`` goes to ``scratch`` from ``starts[i]`` on, what is taken to row ``i`` of ``outs``.
+        """
+        more = [size - self.size for size in sizes]
+        pieces: list[list[memoryview]] = [[] for _ in sizes]
+        for number, gap in enumerate(self.gaps):
+            stops = [
+                at + gap + (extra if number == self.varying else 0) for at, extra in zip(starts, more, strict=True)
+            ]
+            for own, at, stop in zip(pieces, starts, stops, strict=True):
+                own.append(scratch[at:stop])
+            starts = stops
+            if number < len(outs):
+                out, size = outs[number], self.taken[number]
+                for row, own in enumerate(pieces):
+                    own.append(out[row * size : (row + 1) * size])
+        return pieces
 
 
 @functools.cache

@@ -10,6 +10,7 @@ import functools
 import itertools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, overload
 
@@ -21,9 +22,9 @@ from shoal._typing import IntArray
 from shoal.codec._codec import Buffer
 from shoal.errors import ShoalError
 
-from ._byte_reader import ScatterSpec, read_cut
+from ._byte_reader import ScatterSpec, TarBytes
 from ._extents import Extents, RowLabels, shard_extents
-from ._read_plan import LOCAL_GAP_BYTES, ReadPlan, plan_reads
+from ._read_plan import LOCAL_GAP_BYTES, ReadPlan, plan_members, plan_reads
 from ._shard import Decoders, Sample, Shard
 from ._table import RowMembers
 
@@ -32,6 +33,8 @@ __all__ = [
     "Fetched",
     "build_samples",
     "columns_of",
+    "compare_blocks",
+    "crc_of",
     "cut",
     "decode_samples",
     "fetch",
@@ -40,10 +43,14 @@ __all__ = [
     "read_samples",
     "read_scattered",
     "samples_of",
-    "verify_members",
+    "verify",
 ]
 
 _MAX_GENERATED_FIELDS = 64
+_MAX_SCATTER_BYTES = 512 << 10
+"""Of one scattered read: still in the processor's cache when the checksums are computed."""
+_MIN_THREAD_READ_BYTES = 4 << 20
+"""Below this, starting a thread costs more than it saves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +82,11 @@ def samples_of(extents: Extents, fetched: Fetched) -> list[Sample]:
     """Return the samples of rows that were fetched, verified."""
     samples = cut(extents, fetched)
     if not fetched.verified:
-        verify_members(extents, lambda line: _values(samples, extents.fields[line], extents.sparse[line]))
-        _refuse_damaged_block(extents, fetched)
+        verify(
+            extents,
+            lambda line: map(crc32, _values(samples, extents.fields[line], extents.sparse[line])),
+            fetched.damaged_block,
+        )
     return samples
 
 
@@ -108,29 +118,39 @@ def fetch(extents: Extents, plan: ReadPlan, into: memoryview | None = None) -> F
     if not buffers:
         return Fetched([b""], plan.ranges, np.zeros(1, np.int64), has_empty=True)
     bases = plan.starts if len(buffers) == 1 else plan.starts[plan.ranges]
-    verified, damaged_block = _verify_blocks(extents, plan, buffers)
+    verified, damaged_block = compare_blocks(extents, plan.blocks, map(crc32, buffers))
     return Fetched(buffers, plan.ranges, bases, verified, plan.has_empty, damaged_block)
 
 
-def _verify_blocks(extents: Extents, plan: ReadPlan, buffers: Sequence[Buffer]) -> tuple[bool, int | None]:
-    """Compare whole blocks with their checksums; return whether all are right, and the first that is not.
+def compare_blocks(extents: Extents, numbers: range | None, crcs: Iterable[int]) -> tuple[bool, int | None]:
+    """Compare the crc32 of whole blocks with the index; return whether all are right, and the first that is not.
 
-    Members of a block that differs are then compared one by one, so that the error names the damaged one.
+    `verify` then compares the members one by one, so that the error names the damaged one.
     """
     blocks = extents.first_shard.blocks
-    if extents.crcs is None or plan.blocks is None or blocks is None:
+    if extents.crcs is None or numbers is None or blocks is None:
         return False, None
-    expected: list[int] = blocks.crcs[plan.blocks.start : plan.blocks.stop].tolist()
-    found = list(map(crc32, buffers))
+    expected: list[int] = blocks.crcs[numbers.start : numbers.stop].tolist()
+    found = list(crcs)
     if found == expected:
         return True, None
-    return False, plan.blocks.start + list(map(operator.ne, found, expected)).index(True)
+    return False, numbers.start + list(map(operator.ne, found, expected)).index(True)
 
 
-def _refuse_damaged_block(extents: Extents, fetched: Fetched) -> None:
-    """Raise ChecksumError for a block that differs although all of its members are right."""
-    if fetched.damaged_block is not None:
-        raise extents.first_shard.damaged_block(fetched.damaged_block)
+def verify(extents: Extents, crcs: Callable[[int], Iterable[int]], damaged_block: int | None = None) -> None:
+    """Compare members with the index; ``crcs`` gives the crc32 of those of one field, by its place in ``fields``.
+
+    Raises ChecksumError, also for a ``damaged_block`` of which all members are right.
+    """
+    for line, expected in enumerate([] if extents.crcs is None else extents.crcs.tolist()):
+        found = list(crcs(line))
+        if found != expected:
+            for row, (wanted, crc) in enumerate(zip(expected, found, strict=True)):
+                if crc != wanted >= 0:
+                    field, offset = extents.fields[line], int(extents.starts[line, row])
+                    raise extents.shard(row).damaged(extents.key(row), field, offset, wanted, crc)
+    if damaged_block is not None:
+        raise extents.first_shard.damaged_block(damaged_block)
 
 
 def cut(extents: Extents, fetched: Fetched) -> list[Sample]:
@@ -152,26 +172,6 @@ def cut(extents: Extents, fetched: Fetched) -> list[Sample]:
     by_member = fetched.ranges.ndim == 2
     urls = extents.first_shard.url if extents.shard_numbers is None else extents.urls()
     return build_samples(extents.fields, extents.sparse, extents.keys(), urls, buffers, starts, stops, by_member)
-
-
-def verify_members(extents: Extents, values: Callable[[int], Iterable[Buffer]]) -> None:
-    """Compare members with their checksums. ``values`` gives those of one field, by its place in ``fields``.
-
-    Raises ChecksumError.
-    """
-    if extents.crcs is None:
-        return
-    for line, expected in enumerate(extents.crcs.tolist()):
-        found = list(map(crc32, values(line)))
-        if found != expected:
-            _find_damage(extents, line, expected, found)
-
-
-def _find_damage(extents: Extents, line: int, expected: list[int], found: list[int]) -> None:
-    for row, (wanted, crc) in enumerate(zip(expected, found, strict=True)):
-        if wanted >= 0 and crc != wanted:
-            field, offset = extents.fields[line], int(extents.starts[line, row])
-            raise extents.shard(row).damaged(extents.key(row), field, offset, wanted, crc)
 
 
 def decode_samples(samples: list[Sample], fields: Sequence[str], decoders: Decoders) -> None:
@@ -427,8 +427,7 @@ def columns_of(extents: Extents, fetched: Fetched, data: Buffer | None = None) -
     known, labels = b"" if data is None else data, extents.labels
     columns = {name: BytesColumn(known, starts[line], sizes[line], labels) for line, name in enumerate(extents.fields)}
     if not fetched.verified:
-        verify_members(extents, lambda line: columns[extents.fields[line]].views())
-        _refuse_damaged_block(extents, fetched)
+        verify(extents, lambda line: map(crc32, columns[extents.fields[line]].views()), fetched.damaged_block)
     return columns
 
 
@@ -442,20 +441,56 @@ def read_scattered(
     starts, sizes = extents.starts[0], extents.stops[0] - extents.starts[0]
     if (any(extents.sparse) and bool((starts < 0).any())) or not spec.fit(sizes):
         return None
-    expected = None if extents.crcs is None else extents.crcs[0]
-    found, places = [], []
-    for number, shard in extents.shards.items():
-        is_only = extents.shard_numbers is None
-        own = np.arange(len(extents)) if is_only else np.flatnonzero(extents.shard_numbers == number)
-        checksums = expected is not None
-        part = read_cut(shard.data, starts[own], sizes[own], spec, outs, own, checksums=checksums, threads=threads)
-        if expected is not None and part.crcs != expected[own].tolist():
-            _find_damage(extents.take(own), 0, expected[own].tolist(), part.crcs)
-        found.append(part)
-        places.append(own)
-    lengths = [len(part.data) for part in found]
-    kept_starts, kept_sizes = np.empty(len(extents), np.int64), np.empty(len(extents), np.int64)
-    for part, own, base in zip(found, places, itertools.accumulate(lengths, initial=0), strict=False):
-        kept_starts[own], kept_sizes[own] = part.starts + base, part.sizes
-    data = found[0].data if len(found) == 1 else b"".join(part.data for part in found)
-    return BytesColumn(data, kept_starts, kept_sizes, extents.labels)
+    kept = sizes - sum(spec.taken)
+    scratch, at = bytearray(int(kept.sum())), kept.cumsum() - kept
+    pieces = spec.pieces(memoryview(scratch), at.tolist(), sizes.tolist(), outs)
+    reads, crcs = _scattered_reads(extents, pieces), [0] * len(extents)
+
+    def fill(share: slice) -> None:
+        for data, start, parts, rows in reads[share]:
+            data.read_into(start, parts)
+            for row in rows if extents.crcs is not None else ():  # while it is in the processor's cache
+                crcs[row] = crc_of(pieces[row])
+
+    shares = min(threads, int(sizes.sum()) // _MIN_THREAD_READ_BYTES)
+    if shares > 1:
+        edges = [len(reads) * share // shares for share in range(shares + 1)]
+        with ThreadPoolExecutor(shares) as pool:
+            list(pool.map(fill, map(slice, edges, edges[1:])))
+    else:
+        fill(slice(None))
+    verify(extents, lambda _: crcs)
+    return BytesColumn(bytes(scratch), at, kept, extents.labels)
+
+
+def _scattered_reads(
+    extents: Extents, pieces: list[list[memoryview]]
+) -> list[tuple[TarBytes, int, list[memoryview], list[int]]]:
+    """The reads of the only field of these rows: each with its start, the pieces that it fills, and its rows.
+
+    All is worked out before anything is read: each read empties the processor's cache of everything.
+    """
+    starts, stops = extents.starts[0], extents.stops[0]
+    plan = plan_members(extents.shard_numbers, starts, stops, LOCAL_GAP_BYTES, _MAX_SCATTER_BYTES)
+    unused = memoryview(bytearray(LOCAL_GAP_BYTES))
+    reads: list[tuple[TarBytes, int, list[memoryview], list[int]]] = []
+    last, end = -1, 0
+    order = np.lexsort((starts, plan.ranges))
+    columns = order, plan.ranges[order], starts[order], stops[order]
+    for row, number, start, stop in zip(*(column.tolist() for column in columns), strict=True):
+        if number != last or not 0 <= start - end <= LOCAL_GAP_BYTES:  # a row that repeats is read again
+            reads.append((extents.shard(row).data, start, [], []))
+        else:
+            reads[-1][2].append(unused[: start - end])
+        reads[-1][2].extend(pieces[row])
+        reads[-1][3].append(row)
+        last, end = number, stop
+    return reads
+
+
+def crc_of(pieces: Iterable[Buffer]) -> int:
+    """Return the crc32 of pieces that follow each other."""
+    crc = 0
+    for piece in pieces:
+        crc = crc32(piece, crc)
+    return crc

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from shoal._typing import IntArray
 from shoal.store._options import options_for
-from shoal.store._ranges import plan_ranges
+from shoal.store._ranges import merge_ranges, plan_ranges
 
 from ._extents import Extents
 
@@ -23,6 +22,7 @@ __all__ = [
     "estimate",
     "is_run",
     "join_ranges",
+    "plan_members",
     "plan_reads",
     "prefetch_ranges",
     "whole_blocks",
@@ -97,12 +97,12 @@ def plan_reads(extents: Extents, *, max_gap: int = LOCAL_GAP_BYTES, max_bytes: i
     present = (starts >= 0).sum(axis=0) if any(extents.sparse) else len(starts)
     near = high - low <= (stops - starts).sum(axis=0) + LOCAL_GAP_BYTES * present
     if len(starts) == 1 or bool(near.all()):
-        return _merge(extents.shard_numbers, low, high, max_gap, max_bytes)
+        return plan_members(extents.shard_numbers, low, high, max_gap, max_bytes)
     if max_gap < 0:  # a row with its fields near each other is one range, whatever the other rows are
         starts, stops = np.where(near, 0, starts), np.where(near, 0, stops)
         starts[0, near], stops[0, near] = low[near], high[near]
     numbers = None if extents.shard_numbers is None else np.tile(extents.shard_numbers, len(starts))
-    plan = _merge(numbers, starts.ravel(), stops.ravel(), max_gap, max_bytes)
+    plan = plan_members(numbers, starts.ravel(), stops.ravel(), max_gap, max_bytes)
     ranges = plan.ranges.reshape(starts.shape)
     if max_gap < 0:
         ranges[:, near] = ranges[0, near]
@@ -137,8 +137,8 @@ def _plan_blocks(extents: Extents, blocks: range) -> ReadPlan:
     return ReadPlan(np.zeros(len(blocks), np.int64), starts, stops, np.repeat(np.arange(len(blocks)), counts), blocks)
 
 
-def _merge(numbers: IntArray | None, low: IntArray, high: IntArray, max_gap: int, max_bytes: int) -> ReadPlan:
-    """Merge what is wanted, from ``low`` to ``high`` in these shards, into ranges. Empty ones are in range 0."""
+def plan_members(numbers: IntArray | None, low: IntArray, high: IntArray, max_gap: int, max_bytes: int) -> ReadPlan:
+    """Plan the reads of rows or members from ``low`` to ``high`` in these shards; empty ones are in range 0."""
     count = len(low)
     wanted = None if bool((high > low).all()) else (high > low).nonzero()[0]
     if numbers is not None:
@@ -149,18 +149,7 @@ def _merge(numbers: IntArray | None, low: IntArray, high: IntArray, max_gap: int
     if len(low) > 1 and not bool((low[1:] >= low[:-1]).all()):
         order = low.argsort(kind="stable")
         low, high = low[order], high[order]
-    is_first = np.ones(len(low), bool)
-    if len(low) > 1:
-        gaps = low[1:] - np.maximum.accumulate(high)[:-1]
-        np.greater(gaps, max_gap, out=is_first[1:])
-        if max_gap < 0:
-            is_first[1:] = True
-        elif high[-1] - low[0] > max_bytes:
-            parts = low // max_bytes
-            is_first[1:] |= parts[1:] != parts[:-1]
-    firsts = is_first.nonzero()[0]
-    starts, stops = low[firsts], np.maximum.reduceat(high, firsts) if len(firsts) else high
-    found = is_first.cumsum() - 1
+    starts, stops, found = merge_ranges(low, high, max_gap, max_bytes)
     if order is not None or wanted is not None:
         ranges = np.zeros(count, np.int64)
         at = order if wanted is None else wanted if order is None else wanted[order]
@@ -182,18 +171,14 @@ def prefetch_ranges(extents: Extents) -> Ranges:
     """
     plan = plan_reads(extents, max_gap=REMOTE_GAP_BYTES, max_bytes=_NO_LIMIT)
     starts, stops = extents.first_shard.stored_ranges(plan.starts, plan.stops)
-    return join_ranges([], zip(starts.tolist(), stops.tolist(), strict=True))
+    return join_ranges(list(zip(starts.tolist(), stops.tolist(), strict=True)))
 
 
-def join_ranges(ranges: Ranges, more: Iterable[tuple[int, int]]) -> Ranges:
-    """Return ranges and those that follow them, joined if at most 128 KiB lie between two."""
-    joined = list(ranges)
-    for start, stop in more:
-        if joined and 0 <= start - joined[-1][1] <= REMOTE_GAP_BYTES:
-            joined[-1] = joined[-1][0], stop
-        else:
-            joined.append((start, stop))
-    return joined
+def join_ranges(ranges: Ranges) -> Ranges:
+    """Join ranges that follow each other if at most 128 KiB lie between two."""
+    starts, stops = np.array(ranges, np.int64).reshape(-1, 2).T
+    starts, stops, _ = merge_ranges(starts, stops, REMOTE_GAP_BYTES)
+    return list(zip(starts.tolist(), stops.tolist(), strict=True))
 
 
 def estimate(plan: ReadPlan, extents: Extents) -> ReadCost:

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 import numpy as np
 
-from shoal._crc32 import crc32
 from shoal._typing import IntArray
 from shoal.errors import DecodeError, ShoalError, StaleIndexError, TarError
 from shoal.store._concurrency import submit
@@ -29,7 +28,17 @@ from shoal.store._readers import StreamingReader
 from shoal.store._registry import is_remote
 
 from ._extents import Extents, shard_extents
-from ._read import BytesColumn, Fetched, cut, decode_samples, read_columns, read_row, read_samples
+from ._read import (
+    BytesColumn,
+    Fetched,
+    compare_blocks,
+    crc_of,
+    decode_samples,
+    read_columns,
+    read_row,
+    read_samples,
+    samples_of,
+)
 from ._read_plan import Ranges, join_ranges, prefetch_ranges, whole_blocks
 from ._shard import Decoders, Sample, Shard
 from ._stream import ErrorLog, salvaged_runs, streamed_runs
@@ -211,7 +220,7 @@ class _ReadAhead(Generic[R]):
                     part, most = _Part(number, shard, [], [], 0), _PART_BYTES
                 part.spans.append(span)
                 part.size += size
-                part.ranges = join_ranges(part.ranges, ranges)
+                part.ranges += ranges
             if part.spans:
                 yield part
 
@@ -239,7 +248,8 @@ class _ReadAhead(Generic[R]):
         wanted = self._source.wanted_fields(part.number, self._fields)
         if shard.far is None:
             return part
-        with contextlib.suppress(ShoalError), contextlib.closing(StreamingReader(shard.far, part.ranges)) as reader:
+        pieces = StreamingReader(shard.far, join_ranges(part.ranges))
+        with contextlib.suppress(ShoalError), contextlib.closing(pieces) as reader:
             own = shard.over(reader)
             for start, stop in part.spans:
                 if self._closed.is_set():
@@ -263,9 +273,9 @@ def _opened(number: int, opening: Future[Shard | None]) -> Iterator[tuple[int, S
 
 
 def _pieced_samples(shard: Shard, reader: StreamingReader, extents: Extents) -> list[Sample] | None:
-    """Return the samples of a block, cut from the pieces that arrived, without joining those.
+    """Return the samples of a block, verified and cut from the pieces that arrived, without joining those.
 
-    None if the rows are not one block, or its checksum is wrong. Raises the errors of the store.
+    None if the rows are not one block. Raises ChecksumError and the errors of the store.
     """
     numbers, blocks = whole_blocks(extents), shard.blocks
     if numbers is None or blocks is None or len(numbers) != 1 or shard.compression is not None:
@@ -274,13 +284,11 @@ def _pieced_samples(shard: Shard, reader: StreamingReader, extents: Extents) -> 
     pieces = reader.pieces(low, high)
     if not pieces:
         return None
-    if shard.verify:
-        crc = functools.reduce(lambda crc, part: crc32(part, crc), _between(pieces, low, high), 0)
-        if crc != blocks.crcs[numbers.start]:
-            return None
+    verified, damaged_block = compare_blocks(extents, numbers, map(crc_of, [_between(pieces, low, high)]))
     first = np.where(extents.starts < 0, _FAR, extents.starts).min(axis=0, initial=_FAR)
     buffers, bases = _buffers(pieces, first, np.maximum(extents.stops.max(axis=0, initial=0) - 1, first))
-    return cut(extents, Fetched(buffers, np.arange(len(buffers)), bases))
+    fetched = Fetched(buffers, np.arange(len(buffers)), bases, verified, damaged_block=damaged_block)
+    return samples_of(extents, fetched)
 
 
 def _between(pieces: Pieces, low: int, high: int) -> list[memoryview]:

@@ -1,13 +1,17 @@
-"""Read plans: byte ranges that are requested together, and long ones that are cut so that several are in flight."""
+"""Byte ranges that are read together: everything in shoal merges them here, and long ones are cut into several."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-__all__ = ["RangePlan", "cut_range", "plan_ranges"]
+import numpy as np
+
+from shoal._typing import IntArray
+
+__all__ = ["RangePlan", "cut_range", "merge_ranges", "plan_ranges"]
 
 _FREE_GAP_BYTES = 4096
 """A gap of at most this many bytes, such as a tar's headers and padding, costs less to fetch than another request."""
@@ -57,24 +61,44 @@ def plan_ranges(
         >>> list(zip(plan.starts, plan.stops))
         [(0, 900), (10000000, 10000100)]
     """
-    cuts = [cut for start, stop in _coalesce(starts, stops, gap, over_fetch) for cut in cut_range(start, stop, most)]
+    wanted = sorted((start, stop) for start, stop in zip(starts, stops, strict=True) if start < stop)
+    if not wanted:
+        return RangePlan((), ())
+    low, high = np.array(wanted, np.int64).T
+    useful = high - np.maximum(low, np.concatenate((low[:1], np.maximum.accumulate(high)[:-1])))
+    begins, ends, numbers = merge_ranges(low, high, min(gap, _FREE_GAP_BYTES))
+    sizes = np.bincount(numbers, np.maximum(useful, 0))
+    joined: list[tuple[int, int, float]] = []
+    for start, stop, size in zip(begins.tolist(), ends.tolist(), sizes.tolist(), strict=True):
+        first, end, known = joined[-1] if joined else (start, start - gap - 1, 0.0)
+        if start - end <= gap and stop - first <= (1 + over_fetch) * (known + size):
+            joined[-1] = first, stop, known + size
+        else:
+            joined.append((start, stop, size))
+    cuts = [cut for start, stop, _ in joined for cut in cut_range(start, stop, most)]
     return RangePlan(tuple(start for start, _ in cuts), tuple(stop for _, stop in cuts))
 
 
-def _coalesce(starts: Sequence[int], stops: Sequence[int], gap: int, over_fetch: float) -> Iterator[tuple[int, int]]:
-    wanted = sorted((start, stop) for start, stop in zip(starts, stops, strict=True) if start < stop)
-    if not wanted:
-        return
-    (begin, end), wasted = wanted[0], 0
-    for start, stop in wanted[1:]:
-        hole = max(start - end, 0)
-        useful = (end - begin - wasted) + max(stop - max(start, end), 0)
-        if hole <= min(gap, _FREE_GAP_BYTES) or (hole <= gap and wasted + hole <= over_fetch * useful):
-            wasted, end = wasted + hole, max(end, stop)
-        else:
-            yield begin, end
-            begin, end, wasted = start, stop, 0
-    yield begin, end
+def merge_ranges(
+    starts: IntArray, stops: IntArray, max_gap: int, max_bytes: int | None = None
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Merge ranges, which are in the order of their starts, if at most ``max_gap`` bytes lie between them.
+
+    Return where merged ranges start and stop, and for each given range the number of the one that it is in. Merged
+    ranges exceed ``max_bytes`` at most by their last range. A negative ``max_gap`` merges nothing.
+
+    Examples:
+        >>> merge_ranges(np.array([0, 600, 5000]), np.array([500, 900, 6000]), 1000)
+        (array([   0, 5000]), array([ 900, 6000]), array([0, 0, 1]))
+    """
+    is_first = np.ones(len(starts), bool)
+    if len(starts) > 1 and max_gap >= 0:
+        np.greater(starts[1:] - np.maximum.accumulate(stops)[:-1], max_gap, out=is_first[1:])
+        if max_bytes is not None and stops[-1] - starts[0] > max_bytes:
+            parts = starts // max_bytes
+            is_first[1:] |= parts[1:] != parts[:-1]
+    firsts = is_first.nonzero()[0]
+    return starts[firsts], np.maximum.reduceat(stops, firsts) if len(firsts) else stops, is_first.cumsum() - 1
 
 
 def cut_range(start: int, stop: int, most: int) -> list[tuple[int, int]]:
