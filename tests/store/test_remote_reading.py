@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 from tests.shard.segments import commit_splits, copy_as_segments
-from tests.store.servers import BUCKET, Fault, ProxyHandler, fault_proxy
+from tests.store.servers import BUCKET, Fault, ProxyHandler, RangedHandler, fault_proxy, serving
 from tests.store.settings import keys
 
 import shoal
@@ -417,6 +417,26 @@ def test_the_store_counts_what_was_estimated(http, tmp_path, options, fields):
         _, done = difference(lambda source=source, rows=rows: source.columns(np.array(rows), fields))
         assert (done.requests["GET"], done.bytes_read) == (cost.requests, cost.bytes)
         assert len(shards) == SHARDS
+
+
+class MeetingHandler(RangedHandler):
+    """Answers requests for ranges of tars only when as many as ``server.meeting`` waits for are under way."""
+
+    def do_GET(self):
+        if self.server.meeting is not None and ".tar" in self.path and self.headers.get("Range"):
+            self.server.meeting.wait(20)
+        super().do_GET()
+
+
+def test_requests_of_a_batch_over_several_shards_are_under_way_together(tmp_path):
+    with serving(MeetingHandler, objects={}, requests=[], quirks=set(), secret=None, meeting=None) as http:
+        urls, _ = served(http, tmp_path)
+        source = shoal.Dataset(urls, decode=False).source
+        assert isinstance(source, ShardSource)
+        rows = np.array([100, 5, 40, 70])
+        assert len({source.shard_of(row).url for row in rows.tolist()}) == SHARDS
+        http.meeting = threading.Barrier(SHARDS)
+        assert same(source.read(rows), shoal.Dataset(str(tmp_path), decode=False)[rows])
 
 
 FIELDS = ["bin", "json", "txt"]

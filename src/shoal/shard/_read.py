@@ -21,6 +21,7 @@ from shoal._crc32 import crc32
 from shoal._typing import IntArray
 from shoal.codec._codec import Buffer
 from shoal.errors import ShoalError
+from shoal.store._concurrency import each_done
 
 from ._byte_reader import ScatterSpec, TarBytes
 from ._extents import Extents, RowLabels, shard_extents
@@ -47,6 +48,8 @@ __all__ = [
 ]
 
 _MAX_GENERATED_FIELDS = 64
+_MAX_SHARDS_AT_ONCE = 32
+"""Of remote shards: their requests for one batch are under way together."""
 _MAX_SCATTER_BYTES = 512 << 10
 """Of one scattered read: still in the processor's cache when the checksums are computed."""
 _MIN_THREAD_READ_BYTES = 4 << 20
@@ -112,9 +115,15 @@ def fetch(extents: Extents, plan: ReadPlan, into: memoryview | None = None) -> F
         buffers += data.read_many(starts, stops) if len(starts) > 1 else map(data.read, starts, stops)
     elif starts:
         inner = (plan.shards[1:] != plan.shards[:-1]).nonzero()[0] + 1
-        for first, last in itertools.pairwise([0, *inner.tolist(), len(starts)]):
-            data = extents.shards[int(plan.shards[first])].data
-            buffers += data.read_many(starts[first:last], stops[first:last])
+        parts = list(itertools.pairwise([0, *inner.tolist(), len(starts)]))
+
+        def read(part: tuple[int, int]) -> list[bytes]:
+            own = slice(*part)
+            return extents.shards[int(plan.shards[part[0]])].data.read_many(starts[own], stops[own])
+
+        waits = sum(shard.far is not None and not shard.far.holds_ranges for shard in extents.shards.values()) > 1
+        found = dict(each_done(read, parts, _MAX_SHARDS_AT_ONCE)) if waits else {part: read(part) for part in parts}
+        buffers += itertools.chain.from_iterable(map(found.__getitem__, parts))
     if not buffers:
         return Fetched([b""], plan.ranges, np.zeros(1, np.int64), has_empty=True)
     bases = plan.starts if len(buffers) == 1 else plan.starts[plan.ranges]
