@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import threading
+import itertools
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,6 +17,7 @@ import msgspec
 from shoal.errors import OptionError
 from shoal.shard._shard import Sample
 from shoal.shard._stream import ErrorLog
+from shoal.store._prefetch_queue import PrefetchQueue, Workers
 from shoal.store._url import base_name
 
 from ._webdataset_reader import (
@@ -33,7 +35,7 @@ __all__ = ["ReadAhead", "StreamPlan", "WebDatasetStream", "shard_order"]
 
 
 _VERSION = 1
-_BATCH_STEPS, _BATCH_BYTES = 64, 256 << 10
+_BATCH_STEPS, _BATCH_BYTES, _MAX_BATCHES = 256, 256 << 10, 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,137 +243,101 @@ def _checked(resume_from: Mapping[str, Any] | None, made: dict[str, Any]) -> _Po
     return position
 
 
-@dataclass(slots=True)
-class _ArchiveQueue:
-    """What one archive has given and nobody has taken."""
+Batch = tuple[list[ArchiveStep], int]
+"""Steps that follow each other, and the bytes that they take."""
 
-    batches: deque[tuple[list[ArchiveStep], int]] = field(default_factory=deque)
-    held: int = 0
-    ended: bool = False
-    error: BaseException | None = None
+
+@dataclass(frozen=True, slots=True)
+class _Archive:
+    """One archive that is being read on a thread of its own."""
+
+    batches: Generator[Batch]
+    workers: Workers
+    queue: PrefetchQueue[Generator[Batch], Batch]
+
+    def close(self, timeout_s: float | None) -> None:
+        """End the thread; the archive is closed now, or by the thread if that is not waited for."""
+        self.workers.close(timeout_s)
+        if timeout_s is None:
+            self.batches.close()
 
 
 class ReadAhead:
-    """Reads the archives from ``first`` up to ``count`` on ``workers`` threads; ``read(number)`` gives one's steps.
+    """Reads the archives from ``first`` up to ``count``, ``workers`` at a time; ``read(number)`` gives one's steps.
 
-    - Success: steps come exactly as they would one archive after the other.
-    - Failure: an archive's exception is raised where its next step would have come, after all that came before it.
-    - Memory: an archive is opened once it is among the next ``workers``; each prefetches at most ``max_bytes``, or one
-      sample where that is larger.
-    - Cancellation: ``stop`` wakes every thread; each closes its archive and ends. Threads are daemons, so an exiting
-      interpreter waits for none of them.
+    Steps come exactly as they would one archive after the other, errors in their place. Of each archive at most
+    ``max_bytes`` are held, or one sample where that is larger. Threads are those of `Workers`, one for an archive.
     """
 
     def __init__(
         self, read: Callable[[int], Generator[ArchiveStep]], first: int, count: int, workers: int, max_bytes: int
     ) -> None:
         self._read = read
-        self._next = first
-        self._first = first
-        self._count = count
+        self._numbers = iter(range(first, count))
         self._workers = workers
         self._max_bytes = max_bytes
-        self._queues: dict[int, _ArchiveQueue] = {}
-        self._taking = first
-        self._stopped = False
-        self._change = threading.Condition()
-        self._threads: list[threading.Thread] = []
+        self._ahead: deque[_Archive] = deque()
 
     def steps(self, number: int) -> Generator[ArchiveStep]:
         """The steps of one archive. Archives are asked for one after the other."""
-        self._start()
-        with self._change:
-            self._taking = number
-            self._change.notify_all()
-        while (batch := self._take(number)) is not None:
+        self._begin()
+        archive = self._ahead[0]
+        for batch, _ in archive.queue:
+            if not batch:
+                break
+            for other in self._ahead:
+                other.queue.fill()
             yield from batch
-        with self._change:
-            queue = self._queues.pop(number)
-            self._taking = number + 1
-            self._change.notify_all()
-        if queue.error is not None:
-            raise queue.error
+        self._ahead.popleft().close(None)
+
+    def _begin(self) -> None:
+        for number in itertools.islice(self._numbers, self._workers - len(self._ahead)):
+            batches, workers = _batches(self._read(number)), Workers("shoal-read-ahead")
+            workers.resize(1)  # a generator runs on one thread at a time
+            queue = PrefetchQueue(
+                itertools.repeat(batches),
+                _next_batch,
+                workers,
+                lambda: _MAX_BATCHES,
+                budget=self._max_bytes,
+                size_of=_size_of_batch,
+            )
+            queue.fill()
+            self._ahead.append(_Archive(batches, workers, queue))
 
     def stop(self, *, wait: bool = True) -> None:
         """End the threads; ``wait`` until they have let go of their archives."""
-        with self._change:
-            self._stopped = True
-            self._change.notify_all()
-        if wait:
-            for thread in self._threads:
-                thread.join()
+        for archive in self._ahead:
+            archive.workers.close(0)  # all of them end at the same time
+        for archive in self._ahead:
+            archive.close(None if wait else 0)
 
-    def _start(self) -> None:
-        if not self._threads:
-            count = min(self._workers, self._count - self._first)
-            self._threads = [
-                threading.Thread(target=self._work, name=f"shoal-read-ahead-{number}", daemon=True)
-                for number in range(count)
-            ]
-            for thread in self._threads:
-                thread.start()
 
-    def _work(self) -> None:
-        while (number := self._begin()) is not None:
-            error: BaseException | None = None
-            try:
-                self._run(number)
-            except BaseException as raised:  # noqa: BLE001 - whatever it is, the consumer gets it, in its place
-                error = raised
-            with self._change:
-                queue = self._queues[number]
-                queue.ended, queue.error = True, error
-                self._change.notify_all()
-
-    def _begin(self) -> int | None:
-        """The next archive, once it is near enough."""
-        with self._change:
-            while not self._stopped and self._next < self._count and self._next >= self._taking + self._workers:
-                self._change.wait()
-            if self._stopped or self._next >= self._count:
-                return None
-            number, self._next = self._next, self._next + 1
-            self._queues[number] = _ArchiveQueue()
-            self._change.notify_all()
-            return number
-
-    def _run(self, number: int) -> None:
-        batch: list[ArchiveStep] = []
-        size = offset = 0
-        steps = self._read(number)
+def _batches(steps: Generator[ArchiveStep]) -> Generator[Batch]:
+    """Yield steps some at a time; an error is raised after what came before it."""
+    batch: list[ArchiveStep] = []
+    size = offset = 0
+    failure: Exception | None = None
+    with contextlib.closing(steps):
         try:
             for step in steps:
                 batch.append(step)
                 size += max(0, step.place.offset - offset)
                 offset = step.place.offset
                 if len(batch) >= _BATCH_STEPS or size >= _BATCH_BYTES:
-                    if not self._put(number, batch, size):
-                        return
+                    yield batch, size
                     batch, size = [], 0
-        finally:
-            steps.close()
-            if batch:
-                self._put(number, batch, size)
+        except Exception as error:  # noqa: BLE001 - raised below
+            failure = error
+    if batch:
+        yield batch, size
+    if failure is not None:
+        raise failure
 
-    def _put(self, number: int, batch: list[ArchiveStep], size: int) -> bool:
-        with self._change:
-            queue = self._queues[number]
-            while not self._stopped and queue.held and queue.held + size > self._max_bytes:
-                self._change.wait()
-            queue.batches.append((batch, size))
-            queue.held += size
-            self._change.notify_all()
-            return not self._stopped
 
-    def _take(self, number: int) -> list[ArchiveStep] | None:
-        with self._change:
-            while True:
-                queue = self._queues.get(number)
-                if queue is not None and queue.batches:
-                    batch, size = queue.batches.popleft()
-                    queue.held -= size
-                    self._change.notify_all()
-                    return batch
-                if queue is not None and queue.ended:
-                    return None
-                self._change.wait()
+def _next_batch(batches: Generator[Batch]) -> Batch:
+    return next(batches, ([], 0))
+
+
+def _size_of_batch(batch: Batch) -> int:
+    return batch[1]

@@ -1,4 +1,8 @@
-"""One background thread, used to read the next block of a tar and to write the last one while the caller works."""
+"""One background thread, used to read the next block of a tar and to write the last one while the caller works.
+
+It runs one call of which the caller holds the result: there is no order, no budget and no queue to keep, so this is no
+`PrefetchQueue`. What a writer writes behind itself is not read ahead at all.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,9 @@
 A loader knows which samples it will read, in which order. In a shuffled epoch neighbours are read far apart, which
 would take one request per sample; here a request brings a block of neighbours, which stays in memory until all of them
 were read. The order of a block shuffle bounds how many blocks there are at a time.
+
+This is no `PrefetchQueue`: blocks are requested in order, but read in any order by several threads, stay until all of
+their samples were read, and one that is needed early is fetched before the others.
 """
 
 from __future__ import annotations

@@ -225,8 +225,8 @@ class PrefetchQueue(Generic[T, R]):
         if queued.size:
             self._expected_size = max(float(queued.size), 0.9 * (self._expected_size or 0.0) + 0.1 * queued.size)
         self._queue.popleft()
-        if not self._is_lazy and self._workers.count:
-            self._fill(self._depth())
+        if not self._is_lazy:
+            self.fill()
         if queued.error is None:
             result: R = queued.result
             return result
@@ -245,14 +245,20 @@ class PrefetchQueue(Generic[T, R]):
         """Whether one more task fits the budget: one always does, and only one before the first result."""
         if not self._queue or self._budget is None:
             return True
-        if self._expected_size is None:
+        expected = self._queue[0].size if self._expected_size is None else self._expected_size
+        if not expected:
             return False
-        size = sum(queued.size if queued.is_done else self._expected_size for queued in self._queue)
-        return size + self._expected_size <= self._budget
+        size = sum(queued.size if queued.is_done else expected for queued in self._queue)
+        return size + expected <= self._budget
 
     def _would_delay(self) -> bool:
         """Whether waiting for another task would delay a result that is ready."""
         return self._task_wait_s > _SLOW_TASK_S and bool(self._queue) and self._queue[0].is_done
+
+    def fill(self) -> None:
+        """Begin what may be begun. A result that is asked for does this, too."""
+        if self._workers.count:
+            self._fill(self._depth())
 
     def _fill(self, depth: int) -> None:
         while len(self._queue) < depth and not self._is_exhausted and self._fits() and not self._would_delay():

@@ -1,4 +1,8 @@
-"""Readers of remote objects that prefetch."""
+"""Readers of remote objects that prefetch.
+
+They give byte ranges by offset, as far as those have arrived: reads skip and go back, and a sample is cut before the
+request that brings it has ended. A `PrefetchQueue` returns complete results, in order.
+"""
 
 from __future__ import annotations
 
