@@ -179,31 +179,38 @@ def _cycle_walk(found: IntArray, count: int | IntArray, keys: Keys, backwards: b
 
 def _pass_network(values: IntArray, count: int | IntArray, keys: Keys, backwards: bool) -> IntArray:
     """One pass through the network, of numbers below ``high_count << low_bits``."""
-    low_bits, high_count = _halves(count)
+    low_bits = (count - 1).bit_length() // 2 if isinstance(count, int) else _bit_length(count - 1) // 2
+    high_count = -(-count // (1 << low_bits))
     high = np.right_shift(values, low_bits).astype(np.uint32)
     low = np.bitwise_and(values, (1 << low_bits) - 1).astype(np.uint32)
     unused_bits, size = np.asarray(32 - low_bits, np.uint32), np.asarray(high_count, np.uint32)
     hashed, spare, wide = np.empty_like(low), np.empty_like(low), np.empty(len(low), np.uint64)
     for round_number in range(len(keys) - 1, -1, -1) if backwards else range(len(keys)):
-        if round_number % 2:
-            _hash_half(high, keys[round_number], hashed, spare)
+        changes_low = round_number % 2
+        np.bitwise_xor(high if changes_low else low, keys[round_number], out=hashed)
+        hashed *= _FACTOR_1
+        np.right_shift(hashed, _FOLD, out=spare)
+        hashed ^= spare
+        hashed *= _FACTOR_2
+        # Of the hash the upper bits are the good ones: the low half takes those, the high half scales it.
+        if changes_low:
             np.right_shift(hashed, unused_bits, out=hashed)
             low ^= hashed
+            continue
+        np.multiply(hashed, size, out=wide, dtype=np.uint64)
+        np.right_shift(wide, _HALF_BITS, out=hashed, casting="unsafe")
+        # Unsigned numbers wrap at 2**32, so of the sum and the sum less `size` the smaller is the one to take.
+        if backwards:
+            high -= hashed
+            np.add(high, size, out=spare)
         else:
-            _hash_half(low, keys[round_number], hashed, spare)
-            np.multiply(hashed, size, out=wide, dtype=np.uint64)
-            np.right_shift(wide, _HALF_BITS, out=hashed, casting="unsafe")
-            _add_wrapped(high, hashed, size, spare, backwards)
+            high += hashed
+            np.subtract(high, size, out=spare)
+        np.minimum(high, spare, out=high)
     joined = high.astype(np.int64)
     joined <<= low_bits
     joined |= low
     return joined
-
-
-def _halves(count: int | IntArray) -> tuple[int | IntArray, int | IntArray]:
-    """How many bits the low half has, and how many values the high half."""
-    low_bits = (count - 1).bit_length() // 2 if isinstance(count, int) else _bit_length(count - 1) // 2
-    return low_bits, -(-count // (1 << low_bits))
 
 
 def _bit_length(values: IntArray) -> IntArray:
@@ -211,29 +218,6 @@ def _bit_length(values: IntArray) -> IntArray:
     bits = np.frexp(values.astype(np.float64))[1].astype(np.int64)
     bits -= (values >> np.maximum(bits - 1, 0) == 0) & (bits > 0)
     return bits
-
-
-def _hash_half(half: UInt32Array, key: UInt32Array | np.uint32, out: UInt32Array, spare: UInt32Array) -> None:
-    """Hash a half. The upper bits are the good ones: the low half takes those, the high half scales the hash."""
-    np.bitwise_xor(half, key, out=out)
-    out *= _FACTOR_1
-    np.right_shift(out, _FOLD, out=spare)
-    out ^= spare
-    out *= _FACTOR_2
-
-
-def _add_wrapped(high: UInt32Array, by: UInt32Array, size: UInt32Array, spare: UInt32Array, backwards: bool) -> None:
-    """Add to the high half, or take from it, and wrap at ``size``.
-
-    Unsigned numbers wrap at 2**32, so of the sum and the sum less ``size`` the smaller is the right one.
-    """
-    if backwards:
-        high -= by
-        np.add(high, size, out=spare)
-    else:
-        high += by
-        np.subtract(high, size, out=spare)
-    np.minimum(high, spare, out=high)
 
 
 @overload
@@ -252,21 +236,17 @@ def key_of(*parts: int | IntArray | UInt64Array) -> int | UInt64Array:
     key: int | UInt64Array = (len(parts) * _INCREMENT) & _MASK
     for part in parts:
         if isinstance(part, int | np.integer) and isinstance(key, int):
-            key = _finish((key * _INCREMENT + int(part) + _INCREMENT) & _MASK)
+            key = (key * _INCREMENT + int(part) + _INCREMENT) & _MASK
+            for shift, factor in _FINISH_ROUNDS:
+                key = ((key ^ (key >> shift)) * factor) & _MASK
+            key ^= key >> _FINISH_SHIFT
         else:
             key = _finish_array(_to_uint64(key) * np.uint64(_INCREMENT) + _to_uint64(part) + np.uint64(_INCREMENT))
     return key
 
 
-def _finish(value: int) -> int:
-    """The last part of SplitMix64."""
-    for shift, factor in _FINISH_ROUNDS:
-        value = ((value ^ (value >> shift)) * factor) & _MASK
-    return value ^ (value >> _FINISH_SHIFT)
-
-
 def _finish_array(values: UInt64Array) -> UInt64Array:
-    """The last part of SplitMix64 for an array, in place."""
+    """The last part of SplitMix64, for an array of keys, in place."""
     spare = np.empty_like(values)
     for shift, factor in _FINISH_ROUNDS:
         np.right_shift(values, np.uint64(shift), out=spare)
