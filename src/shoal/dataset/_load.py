@@ -12,13 +12,13 @@ from typing import Any, TypeVar, overload
 from shoal.errors import CatalogError, CatalogKeyError, FormatError, ObjectNotFoundError, OptionError
 from shoal.formats._registry import detect, has_format
 from shoal.protocols import DataFiles, DataSource
-from shoal.shard._discovery import ShardList, files_below, is_dataset_folder, locate_shards, shards_by_split
+from shoal.shard._discovery import ShardList, dataset_root, files_below, locate_shards, shards_by_split
 from shoal.shard._row_view import RowView
 from shoal.shard._split_names import same_split
 from shoal.shard._table import ShardRef
 from shoal.store._pattern import expand_pattern
 from shoal.store._registry import store_for
-from shoal.store._url import base_name, join_url, parent_url, scheme_of
+from shoal.store._url import join_url, scheme_of
 
 from ._data_source import urls_of
 from ._dataset import Dataset
@@ -278,8 +278,7 @@ def _items(path: object) -> list[str]:
 
 def _of_folder(url: str, format: str | None) -> ShardList | None:  # noqa: A002
     """The shards in a folder, or listed by its manifest; None if ``url`` is neither."""
-    is_manifest = base_name(url) == "manifest.json" and base_name(parent_url(url)) == ".shoal"
-    if not is_manifest and not is_dataset_folder(url):
+    if dataset_root(url) is None:
         return None
     name = detect(url) if format is None else format
     return locate_shards(url) if name == "webdataset" else _of_format(url, name)

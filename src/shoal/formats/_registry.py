@@ -15,20 +15,21 @@ from shoal.errors import FormatError, ManifestError, ObjectNotFoundError, Option
 from shoal.shard._compression import decompressed, reader_stream, sniff
 from shoal.shard._discovery import (
     SHARD_ENDINGS,
-    is_dataset_folder,
+    ShardList,
+    dataset_root,
     is_hidden,
+    locate_dataset,
     locate_shards,
     nested_datasets,
-    open_dataset,
     own_files,
 )
 from shoal.shard._journal import unfinished_writes
-from shoal.shard._manifest import load_manifest
+from shoal.shard._manifest import is_manifest_url
 from shoal.shard._member_names import WEBDATASET_RULE, KeyRule
 from shoal.shard._source import ShardSource, Source
 from shoal.store._pattern import expand_pattern
 from shoal.store._registry import no_such_path, store_for
-from shoal.store._url import base_name, join_url, parent_url, relative_url, scheme_of
+from shoal.store._url import base_name, join_url, relative_url, scheme_of
 
 from ._sources import PathLike, strip_part_number
 
@@ -116,16 +117,19 @@ def detect(path: PathLike | Iterable[PathLike]) -> str:
 
     Raises ObjectNotFoundError when nothing is there, FormatError when nothing here knows it.
     """
+    if isinstance(path, (str, os.PathLike)) and locate_dataset(os.fspath(path)) is not None:
+        return "webdataset"
+    return _detect_files(path)
+
+
+def _detect_files(path: PathLike | Iterable[PathLike]) -> str:
+    """The format of what is no dataset with a manifest."""
     if isinstance(path, (str, os.PathLike)):
         text = os.fspath(path)
-        if base_name(text) == "manifest.json" and base_name(parent_url(text)) == ".shoal":
-            return "webdataset"
-        if open_dataset(text) is not None:
-            return "webdataset"
         if base_name(text) == "index.json" and (indexed := _by_index(text)) is not None:
             return indexed
-        if is_dataset_folder(text):
-            return "webdataset" if load_manifest(text) is not None else _of_folder(text)
+        if (root := dataset_root(text)) is not None:
+            return "webdataset" if is_manifest_url(text) else _of_folder(root)
     urls = expand_pattern(path)
     if not urls:
         raise ObjectNotFoundError("no files were named", found=str(path))
@@ -260,14 +264,21 @@ def open_source(
     Raises FormatError for a format nobody registered.
     """
     path = path if isinstance(path, (str, os.PathLike)) else tuple(path)  # it is read twice
-    name = detect(path) if format is None else format
+    if format is None and isinstance(path, (str, os.PathLike)):
+        located = locate_dataset(os.fspath(path), options.split)
+        if located is not None:
+            return _source_of(located, options)
+    name = _detect_files(path) if format is None else format
     if name not in _FORMATS:
         raise FormatError("no such format", expected=" or ".join(formats()), found=name)
     return _FORMATS[name].opener(path, options)
 
 
 def _open_webdataset(path: PathLike | Iterable[PathLike], options: SourceOptions) -> ShardSource:
-    located = locate_shards(path, options.split)
+    return _source_of(locate_shards(path, options.split), options)
+
+
+def _source_of(located: ShardList, options: SourceOptions) -> ShardSource:
     if located.table is not None:
         if options.rule not in (WEBDATASET_RULE, located.table.rule):
             problem = "A dataset with an index is read by the key rule by which it was written"

@@ -16,18 +16,20 @@ from shoal.store._url import base_name, join_url, parent_url, relative_url, sche
 
 from ._energon_splits import ENERGON_SPLITS, load_energon_splits
 from ._journal import is_unfinished, recover
-from ._manifest import Manifest, ShardRecord, load_manifest, manifest_url
+from ._manifest import Manifest, ShardRecord, is_manifest_url, load_manifest, manifest_url
 from ._segment_table import OpenGeneration, SegmentTable, open_generation
 from ._split_names import find_split, split_alias, split_of
-from ._stored_rows import SIDECAR_FOLDER, index_url
+from ._stored_rows import index_url
 from ._table import ShardRef
 
 __all__ = [
     "SHARD_ENDINGS",
     "ShardList",
+    "dataset_root",
     "files_below",
     "is_dataset_folder",
     "is_hidden",
+    "locate_dataset",
     "locate_existing",
     "locate_shards",
     "nested_datasets",
@@ -95,30 +97,57 @@ def locate_shards(path: PathLike | Iterable[PathLike], split: str | None = None)
     when the split is not there, naming those there.
     """
     if isinstance(path, (str, os.PathLike)):
-        text = os.fspath(path)
-        if (opened := open_dataset(text)) is not None:
-            table = opened.table(split)
-            return ShardList(table.shards, None, opened.root, None, table)
-        if base_name(text) == "manifest.json" and base_name(parent_url(text)) == SIDECAR_FOLDER:
-            return _folder(parent_url(parent_url(text)), split)
-        if is_dataset_folder(text):
-            return _folder(text.rstrip("/") if _is_http(text) else text, split)
-        path = text
+        path = os.fspath(path)
+        if (located := locate_dataset(path, split)) is not None:
+            return located
+        if (root := dataset_root(path)) is not None:
+            if is_unfinished(root):
+                raise ManifestError(
+                    "the dataset was not finished",
+                    found=root,
+                    hint="run its writer again with resume=True, or name the shards that are there: '*.tar'",
+                )
+            return _folder_without_manifest(root, split)
     urls = expand_pattern(path)
     return ShardList(tuple(ShardRef(url) for url in _of_split(urls, split)))
 
 
-def open_dataset(path: PathLike) -> OpenGeneration | None:
+def locate_dataset(path: str, split: str | None = None) -> ShardList | None:
+    """The shards that a manifest names, of the folder or the manifest at ``path``; None where there is no manifest.
+
+    Raises FieldError and ManifestError as `locate_shards` and `open_dataset` do.
+    """
+    if (opened := open_dataset(path)) is not None:
+        table = opened.table(split)
+        return ShardList(table.shards, None, opened.root, None, table)
+    if (root := dataset_root(path)) is None:
+        return None
+    recover(root)
+    if (manifest := load_manifest(root)) is None:
+        return None
+    records = manifest.shards if split is None else manifest.splits[find_split(split, manifest.splits)]
+    return ShardList(tuple(_ref(root, record, manifest) for record in records), manifest, root)
+
+
+def open_dataset(path: str) -> OpenGeneration | None:
     """Open the newest generation of the dataset that a folder or a manifest is of; None for any other path.
 
     Raises ManifestError where the manifest is damaged, or of a newer version.
     """
-    text = os.fspath(path)
-    if base_name(text) == "manifest.json" and base_name(parent_url(text)) == SIDECAR_FOLDER:
-        return open_generation(parent_url(parent_url(text)))
-    if _FILE.search(text) and not (scheme_of(text) == "file" and store_for(text).is_folder(text)):
+    if is_manifest_url(path):
+        return open_generation(parent_url(parent_url(path)))
+    if _FILE.search(path) and not (scheme_of(path) == "file" and store_for(path).is_folder(path)):
         return None
-    return open_generation(text.rstrip("/") if _is_http(text) else text)
+    return open_generation(path.rstrip("/") if _is_http(path) else path)
+
+
+def dataset_root(path: str) -> str | None:
+    """The folder that a path names, itself or by its manifest; None for any other path."""
+    if is_manifest_url(path):
+        return parent_url(parent_url(path))
+    if not is_dataset_folder(path):
+        return None
+    return path.rstrip("/") if _is_http(path) else path
 
 
 def is_dataset_folder(url: str) -> bool:
@@ -166,21 +195,6 @@ def _missing(url: str) -> ObjectNotFoundError | None:
     except StoreError:
         return None
     return None
-
-
-def _folder(root: str, split: str | None) -> ShardList:
-    recover(root)
-    manifest = load_manifest(root)
-    if manifest is None and is_unfinished(root):
-        raise ManifestError(
-            "the dataset was not finished",
-            found=root,
-            hint="run its writer again with resume=True, or name the shards that are there: '*.tar'",
-        )
-    if manifest is None:
-        return _folder_without_manifest(root, split)
-    records = manifest.shards if split is None else manifest.splits[find_split(split, manifest.splits)]
-    return ShardList(tuple(_ref(root, record, manifest) for record in records), manifest, root)
 
 
 def _folder_without_manifest(root: str, split: str | None) -> ShardList:

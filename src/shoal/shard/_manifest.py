@@ -33,6 +33,7 @@ __all__ = [
     "check_schema_fits",
     "decode_manifest",
     "encode_manifest",
+    "is_manifest_url",
     "joined_schema",
     "load_manifest",
     "lock_manifest",
@@ -91,6 +92,11 @@ class Manifest:
 def manifest_url(root: str) -> str:
     """Where a dataset's manifest is kept."""
     return join_url(root, SIDECAR_FOLDER, "manifest.json")
+
+
+def is_manifest_url(url: str) -> bool:
+    """Whether a URL is that of a dataset's manifest, by its name."""
+    return f"/{url}".endswith(f"/{SIDECAR_FOLDER}/manifest.json")
 
 
 def merge_shards(manifest: Manifest, split: str, records: Iterable[ShardRecord]) -> Manifest:
