@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from shoal._typing import IntArray
-from shoal.load._msgpack_scan import read_template, scan_fields
+from shoal.load._msgpack_scan import PayloadScan, read_template
 from shoal.sample import field_spans
 
 
@@ -27,7 +27,7 @@ def joined(payloads: list[bytes]) -> tuple[bytes, IntArray, IntArray]:
 def test_scanning_many_payloads_finds_the_fields_of_each(maps):
     payloads = [msgspec.msgpack.encode({name: each[name] for name in maps[0]}) for each in maps]
     data, starts, sizes = joined(payloads)
-    found = scan_fields(data, starts, sizes, read_template(payloads[0]))
+    found = PayloadScan(data, starts, sizes, read_template(payloads[0])).all_fields()
     assert found is not None
     for row, payload in enumerate(payloads):
         for name, span in field_spans(payload).items():
@@ -40,4 +40,4 @@ def test_scanning_many_payloads_finds_the_fields_of_each(maps):
 def test_payloads_that_differ_are_not_scanned_together(odd):
     first = msgspec.msgpack.encode({"a": 1, "b": 2})
     data, starts, sizes = joined([first, msgspec.msgpack.encode(odd)])
-    assert scan_fields(data, starts, sizes, read_template(first)) is None
+    assert PayloadScan(data, starts, sizes, read_template(first)).all_fields() is None

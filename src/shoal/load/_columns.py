@@ -13,7 +13,7 @@ import operator
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, Generic, Literal, Protocol, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -38,6 +38,7 @@ from shoal.shard._table import checked_rows
 
 from ._buffers import BufferPool, shared_buffers
 from ._msgpack_scan import (
+    ArrayLayout,
     FieldLocations,
     PayloadScan,
     TemplateField,
@@ -45,7 +46,6 @@ from ._msgpack_scan import (
     gather,
     join_locations,
     read_template,
-    scan_fields,
 )
 
 __all__ = [
@@ -85,15 +85,6 @@ _NUMBER_TYPES = (IntType, FloatType, BoolType)
 _NO_COLUMNS: Mapping[str, npt.NDArray[Any]] = {}
 
 
-class ArrayLayout(NamedTuple):
-    """The bytes before an array's numbers, the same in each sample, and the array's dtype, shape and size."""
-
-    head: bytes
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    nbytes: int
-
-
 class PayloadLayoutCache(Generic[T]):
     """Cache of payload layouts observed for one sample type. Thread-safe.
 
@@ -111,8 +102,8 @@ class PayloadLayoutCache(Generic[T]):
         """Fields that can be read by `plain_values`."""
         self.template: tuple[TemplateField, ...] = ()
         """The fields of the payload that others were last compared with."""
-        self.layouts: dict[tuple[str, bytes, int], ArrayLayout | None] = {}
-        """By field, header and size: layouts that the class accepts."""
+        self.accepted: set[tuple[str, ArrayLayout]] = set()
+        """Fields, and how their arrays are stored, that the class accepts."""
 
 
 class PayloadRun(Generic[T]):
@@ -151,7 +142,7 @@ class PayloadRun(Generic[T]):
         if self._scan is None and self.layout_cache.template:
             self._scan = PayloadScan(self.raw.data, self.raw.starts, self.raw.sizes, self.layout_cache.template)
         locations = None if self._scan is None else self._scan.field(name)
-        known = locations is not None and (locations.head or not isinstance(self.layout_cache.types[name], Array))
+        known = locations is not None and (locations.array or not isinstance(self.layout_cache.types[name], Array))
         if not known and not self._has_own_template:  # not stored as payloads before: perhaps as the first of these is
             self.layout_cache.template = _first_template(self.raw)
             self._scan = PayloadScan(self.raw.data, self.raw.starts, self.raw.sizes, self.layout_cache.template)
@@ -201,32 +192,25 @@ class PayloadRun(Generic[T]):
         return True
 
     def layout(self, name: str) -> ArrayLayout | None:
-        """Return how an array field is stored, if it is stored alike in all samples."""
+        """Return how an array field is stored, if it is stored alike in all samples and can be taken as it is."""
         if name not in self._layouts:
-            locations = self.field(name)
-            self._layouts[name] = None if locations is None else self._find_layout(name, locations)
-        return self._layouts[name]
-
-    def _find_layout(self, name: str, locations: FieldLocations) -> ArrayLayout | None:
-        if not locations.head:
-            return None
-        known, key = self.layout_cache.layouts, (name, locations.head, int(locations.sizes[0]))
-        if key not in known:
-            if len(known) >= _MAX_LAYOUTS:
-                known.clear()
-            field = next(field for field in read_template(self.payload(0)) if field.name == name)
-            layout = _array_layout(field)
-            if layout is not None:
+            locations, accepted = self.field(name), self.layout_cache.accepted
+            layout = None if locations is None else locations.array
+            layout = layout if layout is not None and layout.is_plain else None
+            if layout is not None and (name, layout) not in accepted:
                 self.sample(0)  # raises if the class does not allow such an array
-            known[key] = layout
-        return known.get(key)
+                if len(accepted) >= _MAX_LAYOUTS:
+                    accepted.clear()
+                accepted.add((name, layout))
+            self._layouts[name] = layout
+        return self._layouts[name]
 
     def array_starts(self, name: str) -> npt.NDArray[np.int64]:
         """Return where the numbers of an array field start in each payload, if it has a layout."""
         if name not in self._array_starts:
             locations = self.field(name)
-            assert locations is not None  # noqa: S101 - a field with a layout has locations
-            self._array_starts[name] = locations.starts + len(locations.head)
+            assert locations is not None and locations.array is not None  # noqa: S101, PT018 - it has a layout
+            self._array_starts[name] = locations.starts + len(locations.array.head)
         return self._array_starts[name]
 
     def stacked(self, name: str, layout: ArrayLayout, rows: Rows) -> npt.NDArray[Any]:
@@ -660,24 +644,18 @@ class PayloadReader(Generic[T]):
 
 def resolved_run(raw: BytesColumn, layout_cache: PayloadLayoutCache[T]) -> PayloadRun[T] | None:
     """Return payloads with all fields resolved; None if they are not stored alike, or one does not fit its class."""
-    locations = _scan_all(raw)
-    run = None if locations is None else PayloadRun(raw, layout_cache, locations=locations)
+    template, parts = _first_template(raw), list[Mapping[str, FieldLocations]]()
+    for start in range(0, len(raw), _SCAN_CHUNK):
+        rows = slice(start, start + _SCAN_CHUNK)
+        locations = PayloadScan(raw.data, raw.starts[rows], raw.sizes[rows], template).all_fields()
+        if locations is None:
+            return None
+        parts.append(locations)
+    run = PayloadRun(raw, layout_cache, locations=join_locations(parts)) if parts else None
     try:
         return run if run is not None and run.resolve_fields() else None
     except ShoalError:  # raised again when the sample is read, unless a view leaves it out
         return None
-
-
-def _scan_all(raw: BytesColumn) -> Mapping[str, FieldLocations] | None:
-    template = _first_template(raw)
-    parts: list[Mapping[str, FieldLocations]] = []
-    for start in range(0, len(raw), _SCAN_CHUNK):
-        rows = slice(start, start + _SCAN_CHUNK)
-        locations = scan_fields(raw.data, raw.starts[rows], raw.sizes[rows], template)
-        if locations is None:
-            return None
-        parts.append(locations)
-    return join_locations(parts) if parts else None
 
 
 def _first_template(raw: BytesColumn) -> tuple[TemplateField, ...]:
@@ -748,8 +726,8 @@ def direct_plan(
     try:
         template = read_template(run.payload(0))
         for each in template:
-            layout = _array_layout(each) if each.name in layout_cache.arrays else None
-            if layout is not None and layout.nbytes >= _MIN_DIRECT_BYTES:
+            layout = each.array if each.name in layout_cache.arrays else None
+            if layout is not None and layout.is_plain and layout.nbytes >= _MIN_DIRECT_BYTES:
                 large[each.name] = layout
         if large:
             run.sample(0)  # raises if the class does not allow such arrays
@@ -759,26 +737,18 @@ def direct_plan(
     return None if cuts is None else DirectPlan(cuts, template, large)
 
 
-def _array_layout(field: TemplateField) -> ArrayLayout | None:
-    """Return how an array field is stored; None if its numbers cannot be taken as they are."""
-    array = field.array
-    if array is None or array.order != "C" or array.nbytes == 0:
-        return None
-    return ArrayLayout(field.head, array.dtype, array.shape, array.nbytes)
-
-
 def _scatter_spec(template: tuple[TemplateField, ...], large: dict[str, ArrayLayout]) -> ScatterSpec | None:
     """Return how to cut samples; None if more than one gap may have another size in other samples."""
     gaps, taken, varying = [0], [], set()
     for field in template:
         gaps[-1] += len(field.key) + len(field.header)
         if field.name in large:
-            gaps[-1] += len(field.head)
+            gaps[-1] += len(large[field.name].head)
             taken.append(large[field.name].nbytes)
             gaps.append(0)
         else:
             gaps[-1] += field.size
-            if field.kind not in _FIXED_KINDS and not field.head:
+            if field.kind not in _FIXED_KINDS and field.array is None:
                 varying.add(len(gaps) - 1)
     return (
         ScatterSpec(tuple(gaps), tuple(taken), varying.pop() if varying else len(taken)) if len(varying) < 2 else None
@@ -806,9 +776,8 @@ def direct_columns(
     if raw is None:
         return None
     elided = {name: layout.nbytes for name, layout in layouts.items()}
-    scan = PayloadScan(raw.data, raw.starts, raw.sizes, plan.template, elided)
-    locations = scan.fields()
-    if not scan.is_complete:
+    locations = PayloadScan(raw.data, raw.starts, raw.sizes, plan.template, elided).all_fields()
+    if locations is None:
         return None
     run = PayloadRun(raw, layout_cache, locations=locations, read_full=lambda: source.column(numbers, field))
     arrays = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +17,10 @@ import numpy.typing as npt
 from shoal._typing import IntArray
 from shoal.codec._codec import Buffer
 from shoal.errors import DecodeError
-from shoal.sample._payload_layout import ArraySpan, array_span, field_spans
+from shoal.sample._payload_layout import array_span, field_spans
 
 __all__ = [
+    "ArrayLayout",
     "FieldLocations",
     "PayloadScan",
     "TemplateField",
@@ -28,7 +29,6 @@ __all__ = [
     "gather",
     "join_locations",
     "read_template",
-    "scan_fields",
 ]
 
 
@@ -60,6 +60,18 @@ _MIN_ROW_COPY_BYTES = 4096
 _NOTHING_ELIDED: Mapping[str, int] = {}
 
 
+class ArrayLayout(NamedTuple):
+    """How an array is stored as the content of a field."""
+
+    head: bytes
+    """The bytes before its numbers."""
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    nbytes: int
+    is_plain: bool
+    """Whether its numbers can be taken as they are: it has some, in C order."""
+
+
 class TemplateField(NamedTuple):
     """One field of the payload that others are compared with."""
 
@@ -69,9 +81,8 @@ class TemplateField(NamedTuple):
     kind: str
     header: bytes
     """The value's own header, with its length."""
-    head: bytes
-    """The first bytes of the content: an array's header; empty if the field is no array."""
-    array: ArraySpan | None
+    array: ArrayLayout | None
+    """None if the field is no array."""
     size: int
     """Bytes of the content."""
     repeats: bool
@@ -84,8 +95,8 @@ class FieldLocations(NamedTuple):
     starts: IntArray
     sizes: IntArray
     codes: npt.NDArray[np.uint8]
-    head: bytes = b""
-    """The first bytes of all contents, if they are known to be equal; all contents then have one size."""
+    array: ArrayLayout | None = None
+    """How all of them are stored, if they are known to be arrays that are stored alike."""
 
 
 def gather(data: Buffer, starts: IntArray, size: int) -> npt.NDArray[np.void]:
@@ -120,11 +131,13 @@ def read_template(payload: Buffer) -> tuple[TemplateField, ...]:
         key, header = bytes(payload[at : span.start]), bytes(payload[span.start : span.content])
         size = span.stop - span.content
         repeats = span.kind == "bytes" or (span.kind, size) == ("float", 8)
-        array, head = None, b""
-        with contextlib.suppress(DecodeError):  # the field is no array
-            array = array_span(payload, span)
-            head = bytes(payload[span.content : array.offset])
-        fields.append(TemplateField(name, key, span.kind, header, head, array, size, repeats))
+        array = None
+        if span.kind == "bytes":
+            with contextlib.suppress(DecodeError):  # bytes that are no array
+                found = array_span(payload, span)
+                head, is_plain = bytes(payload[span.content : found.offset]), found.order == "C" and found.nbytes > 0
+                array = ArrayLayout(head, found.dtype, found.shape, found.nbytes, is_plain)
+        fields.append(TemplateField(name, key, span.kind, header, array, size, repeats))
         at = span.stop
     return tuple(fields)
 
@@ -157,17 +170,13 @@ class PayloadScan:
             pass
         return self._state[1].get(name)
 
-    def fields(self) -> Mapping[str, FieldLocations]:
-        """Return all fields, up to where payloads differ."""
+    def all_fields(self) -> Mapping[str, FieldLocations] | None:
+        """Return where each field is; None if a payload differs from the template, or does not end with it."""
         while self._advance():
             pass
-        return self._state[1]
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether every field was found and the last one ends where the payloads end."""
-        done, _, at = self._state
-        return done == len(self._template) and at is not None and bool((at == self._stops).all())
+        done, fields, at = self._state
+        is_complete = done == len(self._template) and at is not None and bool((at == self._stops).all())
+        return fields if is_complete else None
 
     def _advance(self) -> bool:
         done, fields, at = self._state
@@ -187,24 +196,16 @@ class PayloadScan:
 
     def _locate(self, at: IntArray, field: TemplateField) -> FieldLocations | None:
         # Values that mostly have the same header are compared with key and header at once.
-        if field.repeats and all_equal(self._data, at, field.key + field.header + field.head):
+        head = b"" if field.array is None else field.array.head
+        if field.repeats and all_equal(self._data, at, field.key + field.header + head):
             sizes, codes = np.full(len(at), field.size, np.int64), np.full(len(at), field.header[0], np.uint8)
-            return FieldLocations(at + (len(field.key) + len(field.header)), sizes, codes, field.head)
+            return FieldLocations(at + (len(field.key) + len(field.header)), sizes, codes, field.array)
         if field.name in self._elided or not all_equal(self._data, at, field.key):
             return None
         try:
             return _locate_values(self._view, at + len(field.key))
         except IndexError:  # a payload that ends too soon; reading it alone says which
             return None
-
-
-def scan_fields(
-    data: Buffer, starts: IntArray, sizes: IntArray, template: Sequence[TemplateField]
-) -> Mapping[str, FieldLocations] | None:
-    """Return where each field is in each payload; None if a payload differs from the template."""
-    scan = PayloadScan(data, starts, sizes, template)
-    fields = scan.fields()
-    return fields if scan.is_complete else None
 
 
 def _locate_values(view: npt.NDArray[np.uint8], at: IntArray) -> FieldLocations | None:
@@ -232,12 +233,11 @@ def join_locations(parts: Sequence[Mapping[str, FieldLocations]]) -> Mapping[str
 
 
 def _concatenate(parts: Sequence[FieldLocations]) -> FieldLocations:
-    heads = {(part.head, int(part.sizes[0])) for part in parts}
     return FieldLocations(
         np.concatenate([part.starts for part in parts]),
         np.concatenate([part.sizes for part in parts]),
         np.concatenate([part.codes for part in parts]),
-        parts[0].head if len(heads) == 1 else b"",
+        parts[0].array if len({part.array for part in parts}) == 1 else None,
     )
 
 

@@ -52,26 +52,24 @@ def field_spans(payload: Buffer) -> dict[str, Span]:
         >>> spans["score"]
         Span(start=17, stop=26, content=18, kind='float')
     """
+    spans: dict[str, Span] = {}
+    size = len(payload)
     try:
-        return _read_spans(payload)
+        kind, _, position, values = _read_head(payload, 0)
+        if kind != "map":
+            raise DecodeError("the sample is not a MessagePack map", found=f"first byte {payload[0]:#04x}", offset=0)
+        for _ in range(values // 2):
+            kind, content, stop = _read_value(payload, position)
+            if kind != "str" or stop > size:
+                raise DecodeError("a key of the sample is not text", found=kind, offset=position)
+            name = str(payload[content:stop], "utf-8")
+            kind, content, end = _read_value(payload, stop)
+            if end > size:
+                raise DecodeError("the sample ends too soon", expected=end, found=size, field=name)
+            spans[name] = Span(stop, end, content, kind)
+            position = end
     except (IndexError, UnicodeDecodeError) as error:
         raise DecodeError("the sample is not a MessagePack map", found=error) from error
-
-
-def _read_spans(payload: Buffer) -> dict[str, Span]:
-    count, position = _read_map_header(payload)
-    size = len(payload)
-    spans: dict[str, Span] = {}
-    for _ in range(count):
-        kind, content, stop = _read_value(payload, position)
-        if kind != "str" or stop > size:
-            raise DecodeError("a key of the sample is not text", found=kind, offset=position)
-        name = str(payload[content:stop], "utf-8")
-        kind, content, end = _read_value(payload, stop)
-        if end > size:
-            raise DecodeError("the sample ends too soon", expected=end, found=size, field=name)
-        spans[name] = Span(stop, end, content, kind)
-        position = end
     if position != size:
         raise DecodeError("something follows the sample", expected=position, found=size, offset=position)
     return spans
@@ -100,16 +98,6 @@ def array_span(payload: Buffer, span: Span) -> ArraySpan:
     array = decode_array(data)
     order = "C" if array.flags.c_contiguous else "F"
     return ArraySpan(array.dtype, array.shape, order, span.stop - array.nbytes, array.nbytes)
-
-
-def _read_map_header(payload: Buffer) -> tuple[int, int]:
-    first = payload[0]
-    if first >> 4 == 0x8:
-        return first & 0xF, 1
-    width = {0xDE: 2, 0xDF: 4}.get(first)
-    if width is None:
-        raise DecodeError("the sample is not a MessagePack map", found=f"first byte {first:#04x}", offset=0)
-    return int.from_bytes(payload[1 : 1 + width], "big"), 1 + width
 
 
 # By first byte: kind, and the number of bytes of content.
