@@ -48,7 +48,7 @@ from ._description import (
     with_step,
 )
 from ._metadata import metadata_names
-from ._output_format import Formatting, format_of
+from ._output_format import Formatting
 
 if TYPE_CHECKING:
     from ._dataset import Dataset
@@ -167,6 +167,13 @@ class DatasetBase(Generic[T]):
         """The source, which reads of each shard what samples of the type need."""
         source, pick = self.source, self._reading.pick or self._pick
         return source.picking(pick) if pick is not None and isinstance(source, ShardSource) else source
+
+    @property
+    def raw_source(self) -> ShardSource | None:
+        """The source if batches can be gathered from its payloads directly, else None."""
+        typed = self._reading.packed and is_record(self._reading.sample_type) and not self._description.stages
+        whole = isinstance(self.source, ShardSource) and self._description.policy.on_error == "raise"
+        return cast(ShardSource, self.source) if typed and whole else None
 
     @property
     def _pick(self) -> FieldSelector | None:
@@ -353,8 +360,10 @@ class DatasetBase(Generic[T]):
 
     @property
     def _format(self) -> Formatting | None:
-        """The format that samples are handed out in."""
-        return format_of(self._description.stages)
+        """The format that samples are handed out in, which is the last stage."""
+        stages = self._description.stages
+        last = stages[-1].function if stages else None
+        return last if isinstance(last, Formatting) else None
 
     def _before_format(self, samples: list[Sample]) -> list[Any]:
         """Samples through all stages but the format."""

@@ -17,7 +17,6 @@ from shoal.load._collate import SampleBatch, collate
 from shoal.load._columns import PayloadLayoutCache, PayloadReader, PayloadRun, Ragged, TypedColumns, window_run
 from shoal.load._loader import DataLoader
 from shoal.order._epoch_plan import launched_rank
-from shoal.sample._annotations import is_record
 from shoal.shard._extents import shard_extents
 from shoal.shard._read import read_columns
 from shoal.shard._row_view import RowView
@@ -418,10 +417,3 @@ class Batches(DatasetBase[T]):
             if len(held) == batch_size or not drop_last:
                 yield form.batch(held, None)
         log.tell()
-
-    @property
-    def raw_source(self) -> ShardSource | None:
-        """The source if batches can be gathered from its payloads directly, else None."""
-        typed = self._reading.packed and is_record(self._reading.sample_type) and not self._description.stages
-        whole = isinstance(self.source, ShardSource) and self._description.policy.on_error == "raise"
-        return cast(ShardSource, self.source) if typed and whole else None

@@ -5,27 +5,22 @@ Those that start a `DataLoader` are here, in `LoaderMethods`.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, cast, overload
 
-from shoal.codec._dispatch import decode_spec
-from shoal.errors import DecodeError, OptionError, ShardIndexError, TarError
-from shoal.formats._registry import SourceOptions
+from shoal.errors import DecodeError, ShardIndexError, TarError
 from shoal.load._columns import Ragged
 from shoal.load._loader import DataLoader
 from shoal.load._options import Auto, LoaderOptions, ThreadingOptions
 from shoal.load._sources import SourceDescription, StreamSource
 from shoal.load._stages import Filter, Map
 from shoal.protocols import DataSource
-from shoal.shard._member_names import WEBDATASET_RULE, KeyRule
-from shoal.shard._stream import ErrorPolicy
 
 from ._base import DatasetBase
 from ._batches import Batches
 from ._combine import Combine
-from ._description import DatasetOptions, Description, PathLike, check_path
+from ._description import DatasetOptions, PathLike, describe
 from ._loader_source import DatasetSource
 from ._mixture import MixedSource, MixtureMethods
 from ._shard_processing import ShardProcessing
@@ -70,19 +65,16 @@ class LoaderMethods(DatasetBase[T]):
         inner = stages if form is None else stages[:-1]
         steps = tuple(Map(stage.function) if stage.kind == "map" else Filter(stage.function) for stage in inner)
         collate = None if form is None else partial(form.batch, names=self._columns())
-        return SourceDescription(self._loader_source(), steps, collate, self._description.policy)
+        mixture, source = self._description.mixture, DatasetSource(cast("Dataset[Any]", self))
+        if mixture is not None:
+            source = MixedSource(self._view(rows=mixture.rows, whole=mixture.rows is None), mixture)
+        return SourceDescription(source, steps, collate, self._description.policy)
 
     def _has_row_numbers(self) -> bool:
         try:
             return not self.errors.goes_on or len(self.source) >= 0
         except (TarError, ShardIndexError, DecodeError):
             return False
-
-    def _loader_source(self) -> DatasetSource:
-        mixture = self._description.mixture
-        if mixture is None:
-            return DatasetSource(cast("Dataset[Any]", self))
-        return MixedSource(self._view(rows=mixture.rows, whole=mixture.rows is None), mixture)
 
     def loader(self, options: LoaderOptions | None = None, **changes: Any) -> DataLoader:
         """Batches of this dataset: ``DataLoader(dataset, options)``."""
@@ -264,61 +256,4 @@ class Dataset(
         sample_type: type[Any] | None = None,
         **options: Unpack[DatasetOptions],
     ) -> None:
-        self._begin(_describe(path, sample_type, **options))
-
-
-def _check_bool(name: str, value: object) -> None:
-    if type(value) is not bool:
-        raise OptionError(f"{name} is yes or no", expected="True or False", found=repr(value))
-
-
-def _check_cache(cache: object) -> str | None:
-    if cache not in (None, "blocks", "shards"):
-        raise OptionError("cache is not one of its values", expected="'blocks', 'shards' or None", found=repr(cache))
-    return None if cache is None else str(cache)
-
-
-def _describe(
-    path: PathLike | Iterable[PathLike] | DataSource, sample_type: type[Any] | None, **options: Unpack[DatasetOptions]
-) -> Description:
-    unknown = set(options) - set(DatasetOptions.__annotations__)
-    if unknown:
-        raise TypeError(f"Dataset has no option {min(unknown)!r}; it has {', '.join(DatasetOptions.__annotations__)}")
-    fields = options.get("fields")
-    if isinstance(fields, str):
-        raise OptionError("fields are a list of names", expected=f"[{fields!r}]", found=repr(fields))
-    if isinstance(path, Iterable) and not (isinstance(path, (str, os.PathLike, DataSource)) or hasattr(path, "read")):
-        path = tuple(path)  # it is iterated more than once
-    check_path(path)
-    rule = options.get("rule", WEBDATASET_RULE)
-    if not isinstance(rule, KeyRule):
-        raise OptionError("this is no rule for keys", expected="a KeyRule", found=repr(rule))
-    _check_bool("verify", options.get("verify", True))
-    _check_bool("writable", options.get("writable", False))
-    _check_bool("tombstones", options.get("tombstones", True))
-    return Description(
-        tuple(map(_expand_user, path)) if isinstance(path, tuple) else _expand_user(path),
-        SourceOptions(
-            options.get("split"),
-            rule,
-            options.get("verify", True),
-            cache=_check_cache(options.get("cache")),
-        ),
-        options.get("format"),
-        decode_spec(
-            options.get("decode", True),
-            allow_pickle=options.get("allow_pickle", False),
-            on_decode_error=options.get("on_decode_error", "raise"),
-        ),
-        ErrorPolicy(options.get("on_error", "raise"), options.get("error_budget"), options.get("quarantine")),
-        None if fields is None else tuple(fields),
-        sample_type,
-        tombstones=options.get("tombstones", True),
-        writable=options.get("writable", False),
-    )
-
-
-def _expand_user(path: Any) -> Any:
-    """A path with ``~`` expanded; URLs, patterns and objects as they are."""
-    text = path if isinstance(path, str) else os.fspath(path) if isinstance(path, os.PathLike) else ""
-    return os.path.expanduser(text) if text.startswith("~") else path
+        self._begin(describe(path, sample_type, **options))

@@ -90,10 +90,7 @@ def refuse_unmatched(spec: DecodeSpec, source: Source) -> None:
 
     Where only opening all shards would tell, a ShoalWarning says that the first one has it not.
     """
-    try:
-        first = source.index.first_fields if isinstance(source, ShardSource) else source.fields
-    except (TarError, ShardIndexError, DecodeError):  # reported, or skipped, when samples are read
-        return
+    first = _first_fields(source) if spec.fields else ()
     missing = unmatched(spec, first) if first else ()
     if not missing:
         return

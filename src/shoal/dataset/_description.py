@@ -11,12 +11,12 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol, TypedDict, runtime_checkable
+from typing import Any, Literal, Protocol, TypedDict, Unpack, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
 
-from shoal.codec._dispatch import DecodeSpec
+from shoal.codec._dispatch import DecodeSpec, decode_spec
 from shoal.errors import ManifestError, OptionError
 from shoal.formats._registry import SourceOptions, open_source
 from shoal.protocols import DataSource
@@ -24,7 +24,7 @@ from shoal.sample._annotations import is_record
 from shoal.sample._dict_sample import DictSample
 from shoal.sample._lens import Lens
 from shoal.shard._manifest import manifest_url
-from shoal.shard._member_names import KeyRule
+from shoal.shard._member_names import WEBDATASET_RULE, KeyRule
 from shoal.shard._row_view import RowView
 from shoal.shard._source import ShardSource, Source
 from shoal.shard._stream import ErrorPolicy, OnError
@@ -45,8 +45,8 @@ __all__ = [
     "Stage",
     "Step",
     "SupportsIdentity",
-    "check_path",
     "check_sample_type",
+    "describe",
     "digest_of",
     "format_repr",
     "source_identity",
@@ -136,6 +136,73 @@ class RowsRecipe(CompositeDescription, Protocol):
     def rows_in_view(self, source: Source) -> RowView | None:
         """Their rows, in order; None for all."""
         ...
+
+
+def describe(
+    path: PathLike | Iterable[PathLike] | DataSource, sample_type: type[Any] | None, **options: Unpack[DatasetOptions]
+) -> Description:
+    """Check the arguments of `Dataset`. Raises OptionError, and TypeError for an unknown option."""
+    unknown = set(options) - set(DatasetOptions.__annotations__)
+    if unknown:
+        raise TypeError(f"Dataset has no option {min(unknown)!r}; it has {', '.join(DatasetOptions.__annotations__)}")
+    fields, rule, cache = options.get("fields"), options.get("rule", WEBDATASET_RULE), options.get("cache")
+    if isinstance(fields, str):
+        raise OptionError("fields are a list of names", expected=f"[{fields!r}]", found=repr(fields))
+    if not isinstance(rule, KeyRule):
+        raise OptionError("this is no rule for keys", expected="a KeyRule", found=repr(rule))
+    if cache not in (None, "blocks", "shards"):
+        expected = "'blocks', 'shards' or None"
+        raise OptionError("cache is not one of its values", expected=expected, found=repr(cache))
+    verify, writable = options.get("verify", True), options.get("writable", False)
+    tombstones = options.get("tombstones", True)
+    for name, value in (("verify", verify), ("writable", writable), ("tombstones", tombstones)):
+        if type(value) is not bool:
+            raise OptionError(f"{name} is yes or no", expected="True or False", found=repr(value))
+    return Description(
+        _checked_path(path),
+        SourceOptions(options.get("split"), rule, verify, cache=cache),
+        options.get("format"),
+        decode_spec(
+            options.get("decode", True),
+            allow_pickle=options.get("allow_pickle", False),
+            on_decode_error=options.get("on_decode_error", "raise"),
+        ),
+        ErrorPolicy(options.get("on_error", "raise"), options.get("error_budget"), options.get("quarantine")),
+        None if fields is None else tuple(fields),
+        sample_type,
+        tombstones=tombstones,
+        writable=writable,
+    )
+
+
+def _checked_path(path: Any) -> Any:
+    """A path, with ``~`` expanded, a tuple of paths, or a DataSource. Raises OptionError for what names no dataset."""
+    if not isinstance(path, str) and isinstance(path, DataSource):
+        return path
+    if hasattr(path, "read") or (isinstance(path, str) and path == "-"):
+        raise OptionError(
+            "a stream has no positions, and a dataset is read by them",
+            expected="a path or a URL",
+            found="stdin" if isinstance(path, str) else type(path).__name__,
+            hint="read it once, in order: shoal.formats.webdataset.stream(...), which DataLoader takes, too",
+        )
+    if isinstance(path, str) and path.startswith("pipe:"):
+        raise OptionError(
+            "no command is run for a path",
+            expected="a path or a URL",
+            found=repr(path),
+            hint="run it before Python and stream what it writes: `COMMAND | python ...` with "
+            "shoal.formats.webdataset.stream('-')",
+        )
+    if isinstance(path, (str, os.PathLike)):
+        text = os.fspath(path)
+        return os.path.expanduser(text) if isinstance(text, str) and text.startswith("~") else path
+    paths = tuple(path) if isinstance(path, Iterable) else (path,)
+    for each in paths:
+        if not isinstance(each, (str, os.PathLike)):
+            expected = "a path, a pattern, a list of them or a DataSource"
+            raise OptionError("this names no dataset", expected=expected, found=repr(each))
+    return tuple(map(_checked_path, paths))
 
 
 class OpenSource:
@@ -317,32 +384,6 @@ def digest_of(texts: Iterable[str]) -> str:
         data = text.encode("utf-8", "surrogatepass")
         digest.update(len(data).to_bytes(8, "little") + data)
     return digest.hexdigest()
-
-
-def check_path(path: Any) -> None:
-    """Raise OptionError for what names no dataset."""
-    is_stream = hasattr(path, "read") and not isinstance(path, DataSource)
-    if is_stream or (isinstance(path, str) and path == "-"):
-        raise OptionError(
-            "a stream has no positions, and a dataset is read by them",
-            expected="a path or a URL",
-            found=type(path).__name__ if is_stream else "stdin",
-            hint="read it once, in order: shoal.formats.webdataset.stream(...), which DataLoader takes, too",
-        )
-    if isinstance(path, str) and path.startswith("pipe:"):
-        raise OptionError(
-            "no command is run for a path",
-            expected="a path or a URL",
-            found=repr(path),
-            hint="run it before Python and stream what it writes: `COMMAND | python ...` with "
-            "shoal.formats.webdataset.stream('-')",
-        )
-    if isinstance(path, (str, os.PathLike, DataSource)):
-        return
-    odd = [path] if not isinstance(path, Iterable) else [e for e in path if not isinstance(e, (str, os.PathLike))]
-    if odd:
-        expected = "a path, a pattern, a list of them or a DataSource"
-        raise OptionError("this names no dataset", expected=expected, found=repr(odd[0]))
 
 
 def check_sample_type(kind: Any) -> None:

@@ -19,9 +19,8 @@ from shoal.errors import OptionError
 
 from ._column_stages import ColumnSelection, columns_of_sample
 from ._columns import arrow_table, data_frame
-from ._description import Stage
 
-__all__ = ["Formatting", "format_named", "format_of"]
+__all__ = ["Formatting", "format_named"]
 
 Columns = dict[str, list[Any]]
 FORMATS: dict[str | None, str | None] = {
@@ -106,12 +105,6 @@ class Formatting:
             return before
         rest = [name for name in before if name not in self.columns] if self.output_all_columns else []
         return (*(name for name in before if name in self.columns), *rest)
-
-
-def format_of(stages: tuple[Stage, ...]) -> Formatting | None:
-    """The format that these stages end in."""
-    last = stages[-1].function if stages else None
-    return last if isinstance(last, Formatting) else None
 
 
 def format_named(name: str | None) -> str | None:
