@@ -160,7 +160,7 @@ class LocalWriter:
             os.replace(self._temporary, self._path)
             if durable:
                 _sync_folder(os.path.dirname(self._path) or ".")
-            return _info(self._url)
+            return _info_of(self._url, os.stat(self._path))
 
     def abort(self) -> None:
         if self._file is not None:
@@ -182,7 +182,7 @@ class LocalStore:
 
     def info(self, url: str) -> ObjectInfo:
         with _translated(url):
-            return _info(url)
+            return _info_of(url, os.stat(local_path(url)))
 
     def open(self, url: str) -> ObjectReader:
         with _translated(url):
@@ -249,10 +249,6 @@ class LocalStore:
 
     def is_folder(self, url: str) -> bool:
         return os.path.isdir(local_path(url))
-
-
-def _info(url: str) -> ObjectInfo:
-    return _info_of(url, os.stat(local_path(url)))
 
 
 def _info_of(url: str, status: os.stat_result) -> ObjectInfo:

@@ -33,17 +33,11 @@ def scheme_of(url: str) -> str:
 
 def local_path(url: str) -> str:
     """The path of the file that a ``file://`` URL or a plain path names."""
-    scheme, rest = _split_scheme(url)
-    if not scheme:
+    scheme = _SCHEME.match(url)
+    if scheme is None:
         return os.path.expanduser(url)
-    _, slash, path = rest.partition("/")  # not urlsplit: "#" and "?" are letters of names here
+    _, slash, path = url[scheme.end() :].partition("/")  # not urlsplit: "#" and "?" are letters of names here
     return unquote(slash + path) or "/"
-
-
-def _split_scheme(url: str) -> tuple[str, str]:
-    """Return the scheme with its slashes, and the rest."""
-    found = _SCHEME.match(url)
-    return (found[0], url[found.end() :]) if found else ("", url)
 
 
 def join_url(base: str, *parts: str) -> str:
@@ -61,8 +55,9 @@ def join_url(base: str, *parts: str) -> str:
 
 def parent_url(url: str) -> str:
     """The folder that holds ``url``; ``"."`` for a bare name."""
-    scheme, rest = _split_scheme(url)
-    head, slash, _ = rest.rstrip("/").rpartition("/")
+    found = _SCHEME.match(url)
+    scheme = found[0] if found else ""
+    head, slash, _ = url[len(scheme) :].rstrip("/").rpartition("/")
     return scheme + (head or slash) if scheme else head or slash or "."
 
 
