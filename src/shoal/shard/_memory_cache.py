@@ -22,6 +22,7 @@ from ._open_shards import most_open
 from ._read import BytesColumn, Fetched, columns_of, fetch
 from ._read_plan import ONE_RANGE, plan_reads
 from ._shard import Shard
+from ._shard_rows import Blocks
 
 if TYPE_CHECKING:
     from ._source import ShardSource
@@ -45,15 +46,16 @@ class ShardMemoryCache:
     read any more. Memory is taken as it is filled. What was handed out may refer to it, and never changes.
     """
 
-    def __init__(self, shards: Sequence[Shard], every: Extents) -> None:
+    def __init__(self, shards: Sequence[Shard], blocks: Sequence[Blocks], every: Extents) -> None:
         self._shards = shards
+        self._blocks = blocks
+        """Of each shard."""
         self._all = every
         """Of all rows."""
-        self._bases = np.cumsum([0, *map(_tar_size, shards)])
+        self._bases = np.cumsum([0, *(int(one.offsets[-1]) for one in blocks)])
         # Private memory of the system's: nothing is taken before it is written to, and a slice of it is bytes.
         self._image = mmap.mmap(-1, max(1, int(self._bases[-1])), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._view = memoryview(self._image)
-        blocks = [blocks for shard in shards if (blocks := shard.blocks) is not None]
         self._block_shards = np.repeat(np.arange(len(blocks)), list(map(len, blocks)))
         self._block_numbers = np.concatenate([np.arange(len(one)) for one in blocks])
         self._block_of = np.repeat(
@@ -74,15 +76,18 @@ class ShardMemoryCache:
             return None
         if (source.index.total_bytes or 0) > most_bytes:  # before any of them is opened
             return None
-        shards: list[Shard] = []
-        taken = 0
+        shards, every_blocks, size = list[Shard](), list[Blocks](), 0
         for number in range(len(source.shards)):
             shard = source.shard(number)
-            if not _is_alike(shard, shards) or (taken := taken + _tar_size(shard)) > most_bytes:
+            blocks, fields = shard.blocks, list(shard.presence)
+            if not blocks or (size := size + int(blocks.offsets[-1])) > most_bytes:
+                return None
+            if len(fields) > _MAX_FIELDS or (shards and fields != list(shards[0].presence)):
                 return None
             shards.append(shard)
+            every_blocks.append(blocks)
         every = source.index.extents(np.arange(len(source)))
-        return cls(shards, open_extents(every, dict(enumerate(shards))))
+        return cls(shards, every_blocks, open_extents(every, dict(enumerate(shards))))
 
     @property
     def size(self) -> int:
@@ -92,8 +97,7 @@ class ShardMemoryCache:
     @property
     def stored_bytes(self) -> int:
         """Bytes of the store that fill it: less than `size` if shards are compressed."""
-        blocks = [blocks for shard in self._shards if (blocks := shard.blocks) is not None]
-        return sum(int((one.offsets if one.stored is None else one.stored)[-1]) for one in blocks)
+        return sum(int((one.offsets if one.stored is None else one.stored)[-1]) for one in self._blocks)
 
     @property
     def blocks(self) -> int:
@@ -111,24 +115,24 @@ class ShardMemoryCache:
         self._is_full = self._is_full or bool((self._states == _FULL).all())
         return self._is_full
 
-    def extents(self, rows: IntArray, fields: Sequence[str] | None) -> Extents:
-        """Return the extents of rows of the source, which must exist."""
-        return self._all.take(rows, fields)
+    def fetch(self, rows: IntArray, fields: Sequence[str] | None) -> tuple[Extents, Fetched]:
+        """Return where these rows of the source are, which must exist, and their bytes, verified.
 
-    def fetch(self, rows: IntArray, extents: Extents) -> Fetched:
-        """Return the bytes of these rows of the source, verified. Raises ChecksumError and TruncatedError."""
+        Raises ChecksumError and TruncatedError.
+        """
+        extents = self._all.take(rows, fields)
         if self._rows_left > 0:
             self._rows_left -= len(rows)
-            return fetch(extents, plan_reads(extents))
+            return extents, fetch(extents, plan_reads(extents))
         if not self._is_full:
             self._fill(rows, extents)
-        return self._at(extents)
+        return extents, self._at(extents)
 
     def column(self, field: str) -> BytesColumn | None:
         """Return a field of all rows; None if not everything was read yet."""
         if not self.is_full:
             return None
-        extents = self.extents(np.arange(len(self._all)), [field])
+        extents = self._all.take(np.arange(len(self._all)), [field])
         return columns_of(extents, self._at(extents)).get(field)
 
     def _at(self, extents: Extents) -> Fetched:
@@ -173,11 +177,10 @@ class ShardMemoryCache:
 
     def _fill_block(self, block: int) -> None:
         owner, number = int(self._block_shards[block]), int(self._block_numbers[block])
-        blocks, base = self._shards[owner].blocks, int(self._bases[owner])
-        assert blocks is not None  # noqa: S101 - `over` checks it
+        base, rows = int(self._bases[owner]), slice(*self._blocks[owner].rows[number : number + 2].tolist())
         state = _EMPTY
         try:
-            extents = shard_extents(self._shards[owner], slice(*blocks.rows[number : number + 2].tolist()))
+            extents = shard_extents(self._shards[owner], rows)
             plan = plan_reads(extents)
             fetched = fetch(extents, plan)
             # Rows of a damaged block are then read from the store, and the damaged one raises.
@@ -188,15 +191,3 @@ class ShardMemoryCache:
                 state = _FULL
         finally:
             self._states[block] = state
-
-
-def _tar_size(shard: Shard) -> int:
-    blocks = shard.blocks
-    return 0 if blocks is None or not len(blocks) else int(blocks.offsets[-1])
-
-
-def _is_alike(shard: Shard, others: Sequence[Shard]) -> bool:
-    """Whether it has blocks, and the fields of the others."""
-    if shard.blocks is None or not len(shard.blocks) or len(shard.presence) > _MAX_FIELDS:
-        return False
-    return not others or list(shard.presence) == list(others[0].presence)

@@ -258,8 +258,7 @@ class ShardSource:
     def _fetch(self, rows: Rows, fields: Sequence[str] | None) -> tuple[Extents, Fetched]:
         if self._memory is not None:
             numbers = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
-            extents = self._memory.extents(numbers, self._wanted_anywhere(fields))
-            return extents, self._memory.fetch(numbers, extents)
+            return self._memory.fetch(numbers, self._wanted_anywhere(fields))
         extents, plan = self._plan(rows, fields)
         return extents, fetch(extents, plan)
 
