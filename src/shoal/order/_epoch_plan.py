@@ -50,12 +50,6 @@ _LAUNCHER_VARIABLES = (
 )
 
 
-def check_tail(tail: object) -> None:
-    """Check that ``tail`` is one of the four values."""
-    if tail not in get_args(Tail):
-        raise OptionError("tail cannot be this", expected=" or ".join(get_args(Tail)), found=repr(tail))
-
-
 @dataclass(frozen=True, slots=True)
 class Split:
     """One reader among many. ``replication`` neighbouring ranks see the same data, as tensor parallel ranks have to.
@@ -220,8 +214,7 @@ def plan_epoch(
         5
     """
     split = split or Split()
-    for name, number in (("epoch", epoch), ("start", start)):
-        check_int(name, number, 0)
+    check_int("epoch", epoch, 0)
     shared = epoch_end(count, start, split.readers, batch_size, tail, drop_last)
     if end is None:
         end = shared if tail == "carry" else min(shared, max(count, start))
@@ -248,7 +241,8 @@ def epoch_end(
     check_int("start", start, 0)
     check_int("world_size", world_size, 1)
     check_int("batch_size", batch_size, 1)
-    check_tail(tail)
+    if tail not in get_args(Tail):
+        raise OptionError("tail cannot be this", expected=" or ".join(get_args(Tail)), found=repr(tail))
     rest, whole = max(count - start, 0), world_size * batch_size
     unit = whole if drop_last or tail == "carry" else world_size
     down, up = start + rest // unit * unit, start + -(-rest // unit) * unit
@@ -286,8 +280,6 @@ def steps_per_epoch(
         >>> steps_per_epoch(1000, 32), steps_per_epoch(1000, 32, 4), steps_per_epoch(1000, 32, drop_last=True)
         (32, 8, 31)
     """
-    check_int("count", count, 0)
-    check_tail(tail)
     split = Split(rank, world_size, replication)
     return plan_epoch(count, start=start, batch_size=batch_size, split=split, tail=tail, drop_last=drop_last).steps
 
