@@ -83,9 +83,6 @@ class StoreOptions:
         for name, least in _MINIMUM.items():
             if not getattr(self, name) >= least:
                 raise OptionError(f"{name} is too small", expected=f"at least {least}", found=getattr(self, name))
-        self._check_endpoints()
-
-    def _check_endpoints(self) -> None:
         given: object = self.endpoints
         if isinstance(given, str):
             raise OptionError("endpoints are a list of URLs", expected=f"[{given!r}]", found=given)
