@@ -127,9 +127,8 @@ class PayloadRun(Generic[T]):
         self._read_full = read_full
         self._scan: PayloadScan | None = None
         self._has_own_template = False
-        self._layouts: dict[str, ArrayLayout | None] = {}
+        self._arrays: dict[str, tuple[ArrayLayout, IntArray] | None] = {}
         self._values: dict[str, Values | None] = {}
-        self._array_starts: dict[str, npt.NDArray[np.int64]] = {}
         self._stacks: dict[str, npt.NDArray[Any]] = {}
 
     def __len__(self) -> int:
@@ -180,9 +179,8 @@ class PayloadRun(Generic[T]):
         """
         for name, kind in self.layout_cache.types.items():
             if isinstance(kind, Array):
-                if self.layout(name) is None:
+                if self.arrays(name) is None:
                     return False
-                self.array_starts(name)
             elif is_plain(kind):
                 locations = self.field(name)
                 self._values[name] = None if locations is None else values_in_place(self.raw.data, locations, kind)
@@ -191,33 +189,30 @@ class PayloadRun(Generic[T]):
         self._locations = None  # not needed any more
         return True
 
-    def layout(self, name: str) -> ArrayLayout | None:
-        """Return how an array field is stored, if it is stored alike in all samples and can be taken as it is."""
-        if name not in self._layouts:
+    def arrays(self, name: str) -> tuple[ArrayLayout, IntArray] | None:
+        """Return how an array field is stored, and where its numbers start in each payload.
+
+        None if it is not stored alike in all samples, or not as it is in memory.
+        """
+        if name not in self._arrays:
             locations, accepted = self.field(name), self.layout_cache.accepted
             layout = None if locations is None else locations.array
-            layout = layout if layout is not None and layout.is_plain else None
-            if layout is not None and (name, layout) not in accepted:
+            if locations is None or layout is None or not layout.is_plain:
+                self._arrays[name] = None
+                return None
+            if (name, layout) not in accepted:
                 self.sample(0)  # raises if the class does not allow such an array
                 if len(accepted) >= _MAX_LAYOUTS:
                     accepted.clear()
                 accepted.add((name, layout))
-            self._layouts[name] = layout
-        return self._layouts[name]
+            self._arrays[name] = layout, locations.starts + len(layout.head)
+        return self._arrays[name]
 
-    def array_starts(self, name: str) -> npt.NDArray[np.int64]:
-        """Return where the numbers of an array field start in each payload, if it has a layout."""
-        if name not in self._array_starts:
-            locations = self.field(name)
-            assert locations is not None and locations.array is not None  # noqa: S101, PT018 - it has a layout
-            self._array_starts[name] = locations.starts + len(locations.array.head)
-        return self._array_starts[name]
-
-    def stacked(self, name: str, layout: ArrayLayout, rows: Rows) -> npt.NDArray[Any]:
+    def stacked(self, name: str, layout: ArrayLayout, starts: IntArray, rows: Rows) -> npt.NDArray[Any]:
         """Return the arrays of some samples as one. Neighbours are slices of one array of all samples."""
         if isinstance(rows, slice) and name in self._stacks:
             return self._stacks[name][rows]
-        starts = self.array_starts(name) if isinstance(rows, slice) else self.array_starts(name)[rows]
+        starts = starts if isinstance(rows, slice) else starts[rows]
         found = gather(self.raw.data, starts, layout.nbytes).view(layout.dtype).reshape(len(starts), *layout.shape)
         if not isinstance(rows, slice):
             return found
@@ -357,26 +352,25 @@ class TypedColumns(Generic[T]):
         if name in self._filled:
             return self._filled[name]
         (run, rows), *others = self._parts
-        layout = run.layout(name)
-        if layout is None:
+        stored = run.arrays(name)
+        if stored is None:
             return None
+        layout, starts = stored
         if not others and layout.nbytes < _MAX_GATHER_BYTES:
-            return run.stacked(name, layout, rows)
-        for other, _ in others:
-            found = other.layout(name)
-            if found is None or found[1:] != layout[1:]:
+            return run.stacked(name, layout, starts, rows)
+        chosen = [starts[rows]]
+        for other, own in others:
+            found = other.arrays(name)
+            if found is None or found[0][1:] != layout[1:]:
                 return None
-        return self._filled_rows(name, layout)
-
-    def _filled_rows(self, name: str, layout: ArrayLayout) -> npt.NDArray[Any]:
+            chosen.append(found[1][own])
         length, at = len(self), 0
         size = length * layout.nbytes
         bare = shared_buffers().empty(size) if size >= _MIN_POOL_BYTES else np.empty(size, np.uint8)
         out = bare.reshape(length, layout.nbytes)
-        for run, rows in self._parts:
-            starts = run.array_starts(name)[rows]
-            copy_rows(run.raw.data, starts, out[at : at + len(starts)])
-            at += len(starts)
+        for (part, _), own_starts in zip(self._parts, chosen, strict=True):
+            copy_rows(part.raw.data, own_starts, out[at : at + len(own_starts)])
+            at += len(own_starts)
         return out.view(layout.dtype).reshape(length, *layout.shape)
 
 
