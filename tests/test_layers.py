@@ -52,7 +52,7 @@ STAGES = {
         *["_tasks", "_executor", "_methods", "_loader", "_estimate", "_monitoring"],
     ],
     "dataset": [
-        *["_arrow_types", "_data_source", "_query", "_tombstones", "_arrow_batches", "_description"],
+        *["_arrow_types", "_data_source", "_query", "_deletion", "_tombstones", "_arrow_batches", "_description"],
         *["_query_parser", "_query_executor", "_decoding", "_fingerprint", "_column_stages", "_columns", "_metadata"],
         *["_loader_source", "_token_windows", "_output_format", "_base", "_batches", "_shard_processing"],
         *["_splits", "_append", "_transforms", "_webdataset_methods", "_combine", "_parquet", "_update", "_mixture"],

@@ -7,6 +7,7 @@ import pickle
 import tarfile
 
 import pytest
+from tests.shard.segments import copy_as_segments
 
 import shoal
 from shoal.build import reshard
@@ -39,8 +40,12 @@ def write_foreign(path):
     return path
 
 
-@pytest.fixture(params=["manifest", "memory", "gzip", "foreign"])
+@pytest.fixture(params=["manifest", "memory", "gzip", "foreign", "segments", "segments in memory"])
 def root(request, tmp_path):
+    if request.param.startswith("segments"):
+        target = f"memory://everyday-delete-{tmp_path.name}/new" if "memory" in request.param else tmp_path / "data"
+        copy_as_segments(str(write(tmp_path / "old")), str(target), shards_per_segment=1)
+        return target
     if request.param == "memory":
         return write(f"memory://everyday-delete-{tmp_path.name}/data")
     if request.param == "foreign":
@@ -91,6 +96,13 @@ def test_the_view_may_be_of_another_opening_or_of_one_shard(root):
     last = shoal.Dataset(root).shards[-1]
     ds = shoal.Dataset(root)
     assert texts(ds.tombstone(shoal.Dataset(last).where("cls = 1"))) == without("b0", "b1")
+
+
+@pytest.mark.parametrize("root", ["manifest", "memory", "gzip", "foreign"], indirect=True)
+def test_a_shard_that_is_opened_alone_can_be_deleted_from(root):
+    ds = shoal.Dataset(root)
+    ds.tombstone(ds.where("txt in ('b0', 'b1')"))
+    last = ds.shards[-1]
     shoal.Dataset(last).tombstone(ds.where("txt = 'b2'"))
     assert texts(shoal.Dataset(root)) == without("b0", "b1", "b2")
 
@@ -112,7 +124,7 @@ def test_all_samples_of_a_key_can_be_deleted(root):
 
 def test_restoring_brings_back_what_is_named(root):
     ds = shoal.Dataset(root)
-    ds = ds.tombstone(ds.where("cls = 1"), reason="owner asked").tombstone(ds.where("txt = 'a0'"))
+    ds = ds.tombstone(ds.where("cls = 1")).tombstone(ds.where("txt = 'a0'"))
     with pytest.raises(SampleKeyError, match=r"2 deleted samples have the key 'k1'.*repeated='all'"):
         ds.restore(["k1"])
     second = [stone for stone in ds.tombstones if stone.key == "k1"][1:]

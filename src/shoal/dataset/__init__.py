@@ -3,6 +3,7 @@
 from ._combine import concat
 from ._data_source import source_from_data_source
 from ._dataset import Dataset
+from ._deletion import Tombstone
 from ._format_datasets import (
     ArrowDataset,
     CsvDataset,
@@ -23,7 +24,6 @@ from ._resolvers import register_resolver, resolvers
 from ._shard_processing import FailedShard, ShardDone, ShardReport
 from ._splits import DatasetDict
 from ._tabular import ColumnSummary, FieldSummary, Summary
-from ._tombstones import Tombstone
 from ._write import from_parquet, write_samples
 
 __all__ = [

@@ -480,6 +480,10 @@ class DatasetBase(Generic[T]):
         mine, theirs = self.source, other.source
         if not (isinstance(mine, ShardSource) and isinstance(theirs, ShardSource)):
             return rows if type(mine) is type(theirs) and source_identity(mine) == source_identity(theirs) else None
+        if mine.segment_table is not None and theirs.segment_table is not None:
+            followed = theirs.segment_table.follow(rows, mine.segment_table)
+            if followed is not None:
+                return followed
         offsets = np.zeros(len(theirs.shards), np.int64)
         known = {ref.url.removeprefix("./"): number for number, ref in reversed(list(enumerate(mine.shards)))}
         for number in rows.shards(theirs.starts).tolist():

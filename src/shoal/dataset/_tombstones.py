@@ -29,22 +29,12 @@ from shoal.shard._source import ShardSource, Source
 from shoal.store._registry import store_for
 from shoal.store._url import base_name, join_url, parent_url, scheme_of
 
-__all__ = ["Tombstone", "add_tombstones", "remove_tombstones", "rows_not_deleted", "tombstones_of"]
+from ._deletion import Tombstone
+
+__all__ = ["add_tombstones", "remove_tombstones", "rows_not_deleted", "tombstones_of"]
 
 _FORMAT_VERSION = 1
 _NAME = "tombstones.json"
-
-
-@dataclass(frozen=True, slots=True)
-class Tombstone:
-    """A sample that was deleted, and why."""
-
-    key: str
-    shard: str
-    """The URL of the tar that still holds it."""
-    row: int
-    """Which sample of the shard it is, counted from 0."""
-    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,13 +13,15 @@ import pyarrow as pa
 from shoal._typing import IntArray
 from shoal.errors import ManifestError, OptionError, SampleKeyError
 from shoal.shard._row_view import RowView
+from shoal.shard._segment_table import SegmentTable
 from shoal.shard._source import ShardSource, Source
 
 from ._append import append_samples, find_target
 from ._base import DatasetBase
+from ._deletion import Tombstone, delete_samples, list_tombstones, restore_samples
 from ._description import CompositeDescription, Step, source_identity
 from ._splits import Keys, is_one_of, key_array
-from ._tombstones import Tombstone, add_tombstones, remove_tombstones, tombstones_of
+from ._tombstones import add_tombstones, remove_tombstones, tombstones_of
 from ._transforms import Transforms
 
 if TYPE_CHECKING:
@@ -141,16 +143,32 @@ class Update(Transforms[T]):
         if reason is not None and not isinstance(reason, str):
             raise OptionError("a reason is text", expected="str", found=repr(reason))
         _check_repeated(repeated)
+        table = self._segment_table
+        if table is not None and reason is not None:
+            raise OptionError(f"reason must be None: the index has no place for it, got {reason!r}")
         chosen = self._rows_of(keys) if isinstance(keys, DatasetBase) else None
         rows = self._rows_of_keys(keys, repeated) if chosen is None else self._rows_in_view(chosen)
-        add_tombstones(self.source, self._description.path, rows, reason)
+        if table is None:
+            add_tombstones(self.source, self._description.path, rows, reason)
+        else:
+            delete_samples(table, rows)
         return self.refresh()
+
+    @property
+    def _segment_table(self) -> SegmentTable | None:
+        """The index, where it is in segments."""
+        return self.source.segment_table if isinstance(self.source, ShardSource) else None
+
+    def _deleted_keys(self) -> pa.Array:
+        table = self._segment_table
+        keys = [stone.key for stone in self.tombstones] if table is None else table.keys(table.deleted().as_array())
+        return pa.array(keys, pa.large_string())
 
     def _rows_of_keys(self, keys: Keys, repeated: str) -> IntArray:
         """The rows of the samples in view that have these keys."""
         gone, here = key_array(keys), self.key_column().cast(pa.large_string())
-        dead = pa.array([stone.key for stone in self.tombstones], pa.large_string())
-        _refuse_unknown(gone, pa.chunked_array([*here.chunks, dead], pa.large_string()), "no sample has this key")
+        known = pa.chunked_array([*here.chunks, self._deleted_keys()], pa.large_string())
+        _refuse_unknown(gone, known, "no sample has this key")
         rows = np.unique(self.rows.where(is_one_of(here, gone)).as_array())
         if repeated == "error":
             _refuse_repeated(self.source.keys(rows), "samples", "tombstone(ds.where(...))")
@@ -159,14 +177,14 @@ class Update(Transforms[T]):
     def _rows_in_view(self, rows: RowView) -> IntArray:
         """These rows, of which those that were deleted before are passed over."""
         strange = pa.array(self.source.keys(rows.without(self.rows).as_array()), pa.large_string())
-        dead = pa.array([stone.key for stone in self.tombstones], pa.large_string())
-        _refuse_unknown(strange, pa.chunked_array([dead]), "a sample is not in this view")
+        _refuse_unknown(strange, pa.chunked_array([self._deleted_keys()]), "a sample is not in this view")
         return np.unique(rows.within(self.rows).as_array())
 
     @property
     def tombstones(self) -> tuple[Tombstone, ...]:
         """The samples that were deleted from these shards: key, shard and reason."""
-        return tombstones_of(self.source, self._description.path)
+        table = self._segment_table
+        return tombstones_of(self.source, self._description.path) if table is None else list_tombstones(table)
 
     def restore(
         self, keys: Keys | Iterable[Tombstone] | None = None, *, repeated: Literal["error", "all"] = "error"
@@ -183,18 +201,22 @@ class Update(Transforms[T]):
         given = [key for key in keys if isinstance(key, Tombstone)] if isinstance(keys, list) else []
         if given and isinstance(keys, list) and len(given) == len(keys):
             places = {(stone.shard, stone.row) for stone in given}
-            chosen = [stone for stone in stones if (stone.shard, stone.row) in places]
+            chosen = [number for number, stone in enumerate(stones) if (stone.shard, stone.row) in places]
         elif keys is not None:
-            dead = pa.array([stone.key for stone in stones], pa.large_string())
             wanted = key_array(keys)
-            _refuse_unknown(wanted, pa.chunked_array([dead]), "no deleted sample has this key")
+            _refuse_unknown(wanted, pa.chunked_array([self._deleted_keys()]), "no deleted sample has this key")
             names = set(wanted.to_pylist())
-            chosen = [stone for stone in stones if stone.key in names]
+            chosen = [number for number, stone in enumerate(stones) if stone.key in names]
             if repeated == "error":
-                _refuse_repeated([stone.key for stone in chosen], "deleted samples", "restore(some of ds.tombstones)")
+                repeating = [stones[number].key for number in chosen]
+                _refuse_repeated(repeating, "deleted samples", "restore(some of ds.tombstones)")
         else:
-            chosen = list(stones)
-        remove_tombstones(self.source, self._description.path, chosen)
+            chosen = list(range(len(stones)))
+        table = self._segment_table
+        if table is None:
+            remove_tombstones(self.source, self._description.path, [stones[number] for number in chosen])
+        else:
+            restore_samples(table, table.deleted().as_array()[chosen])
         return self.refresh()
 
 
@@ -230,8 +252,15 @@ def _rows_after_refresh(rows: RowView, old: Source, new: Source, visible: RowVie
                 hint="refresh the dataset first, then choose",
             )
         return rows
-    places = _new_shard_numbers(old, new, rows.shards(old.starts).tolist())
-    moved = rows.moved(old.starts, new.starts[places] - old.starts[:-1])
+    if old.segment_table is not None and new.segment_table is not None:
+        followed = old.segment_table.follow(rows, new.segment_table)
+        if followed is None:
+            hint = "Refresh the dataset, then choose again"
+            raise ManifestError("The dataset that samples were chosen from was replaced", hint=hint)
+        moved = followed
+    else:
+        places = _new_shard_numbers(old, new, rows.shards(old.starts).tolist())
+        moved = rows.moved(old.starts, new.starts[places] - old.starts[:-1])
     return moved if visible.is_whole(len(new)) else moved.within(visible)
 
 

@@ -11,7 +11,7 @@ import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn, TypeVar, overload
+from typing import Any, NamedTuple, NoReturn, TypeVar, overload
 
 import numpy as np
 import pyarrow as pa
@@ -48,7 +48,7 @@ from ._table import RowExtents, RowMembers, Rows, ShardRef, Table, join_columns,
 from ._tar_header import BLOCK
 from ._writing import staged_url
 
-__all__ = ["OpenGeneration", "SegmentTable", "open_generation"]
+__all__ = ["OpenGeneration", "SegmentTable", "SplitPart", "open_generation"]
 
 _WINDOW_ROWS = 8192
 """Rows whose extents are kept for slices, once two of them followed each other."""
@@ -114,7 +114,7 @@ class OpenGeneration:
         """Return the table of one split, or of all, one after the other. Raises FieldError."""
         splits = self.generation.splits
         names = list(splits) if split is None else [find_split(split, splits)]
-        return SegmentTable([(self, self.split(name)) for name in names])
+        return SegmentTable([SplitPart(self, name, self.split(name)) for name in names])
 
     def url(self, path: str) -> str:
         """Return the URL of one of its tars. Raises ManifestError for a path that leads out of the dataset."""
@@ -255,15 +255,28 @@ class _ShardRefs(Sequence[ShardRef]):
         return hash(tuple(self))
 
 
+class SplitPart(NamedTuple):
+    """A split in a table of several."""
+
+    opened: OpenGeneration
+    name: str
+    table: SplitTable
+
+    @property
+    def identity(self) -> tuple[str, str, str]:
+        """Equal where rows have the same numbers: in all generations of a lineage."""
+        return self.opened.root, self.opened.generation.lineage, self.name
+
+
 class SegmentTable(Table):
     """The rows of one split, or of several, one after the other; they may be of several datasets."""
 
-    def __init__(self, parts: Sequence[tuple[OpenGeneration, SplitTable]]) -> None:
+    def __init__(self, parts: Sequence[SplitPart]) -> None:
         self.parts = tuple(parts)
-        self._tables = [table for _, table in self.parts]
+        self._tables = [part.table for part in self.parts]
         self._row_edges: list[int] = np.cumsum([0, *map(len, self._tables)]).tolist()
         self._shard_edges: list[int] = np.cumsum([0, *(table.shard_count for table in self._tables)]).tolist()
-        self.rule = self.parts[0][0].generation.rule if self.parts else WEBDATASET_RULE
+        self.rule = self.parts[0].opened.generation.rule if self.parts else WEBDATASET_RULE
         self._only = self._tables[0] if len(self._tables) == 1 else None
         self._presence: dict[int, dict[str, bool]] = {}
         self._windows: dict[int, tuple[int, RowExtents]] = {}
@@ -277,8 +290,8 @@ class SegmentTable(Table):
 
     def close(self) -> None:
         """Let go of the generations."""
-        for opened, _ in self.parts:
-            opened.close()
+        for part in self.parts:
+            part.opened.close()
 
     def _part_of_row(self, row: int) -> int:
         edges = self._row_edges
@@ -317,12 +330,12 @@ class SegmentTable(Table):
         """Return one of the shards."""
         table, own = self._part_of_shard(number)
         info = table.shard(own)
-        opened = self.parts[bisect_right(self._shard_edges, number) - 1][0]
+        opened = self.parts[bisect_right(self._shard_edges, number) - 1].opened
         return ShardRef(opened.url(info.path), info.samples, rule=self.rule, size=info.bytes)
 
     @property
     def locations(self) -> list[str]:
-        return [opened.root for opened, _ in self.parts]
+        return [part.opened.root for part in self.parts]
 
     def __len__(self) -> int:
         return self._row_edges[-1]
@@ -343,10 +356,29 @@ class SegmentTable(Table):
     def urls_by_split(self) -> dict[str, list[str]]:
         """Return the URLs of the shards of each split."""
         splits: dict[str, list[str]] = {}
-        for opened in {id(opened): opened for opened, _ in self.parts}.values():
+        for opened in {id(part.opened): part.opened for part in self.parts}.values():
             for name in opened.generation.splits:
                 splits.setdefault(name, []).extend(ref.url for ref in opened.table(name).shards)
         return splits
+
+    def rows_by_part(self, rows: RowView) -> Iterator[tuple[SplitPart, IntArray]]:
+        """Yield the splits that have some of these rows, with the numbers of the rows in the split."""
+        for number, own in rows.split_by(np.array(self._row_edges, np.int64)):
+            yield self.parts[number], own
+
+    def follow(self, rows: RowView, other: SegmentTable) -> RowView | None:
+        """Return the numbers that rows have in a table of the same lineages; None if it lacks the split of some.
+
+        Rows that a later generation has are not in an earlier one. Nothing is read.
+        """
+        firsts = {part.identity: number for number, part in reversed(list(enumerate(other.parts)))}
+        edges, offsets = np.array(self._row_edges, np.int64), np.zeros(len(self.parts), np.int64)
+        for number in rows.shards(edges).tolist():
+            place = firsts.get(self.parts[number].identity)
+            if place is None or len(other.parts[place].table) < len(self.parts[number].table):
+                return None
+            offsets[number] = other._row_edges[place] - self._row_edges[number]
+        return rows.moved(edges, offsets)
 
     def locate(self, row: int) -> tuple[int, int]:
         if self._only is not None:
@@ -403,7 +435,7 @@ class SegmentTable(Table):
     def open_shard(self, number: int, *, verify: bool = True, cache: str | None = None) -> Shard:
         """Open one shard. Raises what `OpenGeneration.open_tar` raises."""
         part = bisect_right(self._shard_edges, number) - 1
-        (opened, table), own = self.parts[part], number - self._shard_edges[part]
+        (opened, _, table), own = self.parts[part], number - self._shard_edges[part]
         info = table.shard(own)
         reader = opened.open_tar(info, cache)
         far = PrefetchedReader(reader) if isinstance(reader, RemoteReader) else None
@@ -415,7 +447,7 @@ class SegmentTable(Table):
         return Shard(url, self, number, rows, data, compression=info.compression, verify=verify, far=far)
 
     def check_replaced(self, number: int) -> None:
-        self.parts[bisect_right(self._shard_edges, number) - 1][0].check_lineage()
+        self.parts[bisect_right(self._shard_edges, number) - 1].opened.check_lineage()
 
     # --------------------------------------------------------------------------------------------------- keys, members
 

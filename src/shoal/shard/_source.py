@@ -157,10 +157,15 @@ class ShardSource:
         return self.index.shards
 
     @property
+    def segment_table(self) -> SegmentTable | None:
+        """The index, where all shards are of generations of datasets."""
+        return self.index if isinstance(self.index, SegmentTable) else None
+
+    @property
     def generation(self) -> Generation | None:
         """The committed state of the dataset that is read; None where there is no one such."""
-        parts = self.index.parts if isinstance(self.index, SegmentTable) else ()
-        generations = {id(opened): opened.generation for opened, _ in parts}
+        parts = () if self.segment_table is None else self.segment_table.parts
+        generations = {id(part.opened): part.opened.generation for part in parts}
         return next(iter(generations.values())) if len(generations) == 1 else None
 
     @property
