@@ -8,11 +8,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import uuid
 from pathlib import Path
 
 import pytest
-from tests.shard.segments import copy_as_segments
+from tests.shard.segments import write_as_segments
 
 import shoal
 from shoal.errors import ObjectChangedError, OptionError
@@ -23,13 +22,12 @@ ROWS = 12
 
 def make(root, **options):
     """Three shards of train and one of validation, in the new format."""
-    old = f"memory://deletion/{uuid.uuid4()}"
-    for split, count in (("train", ROWS), ("val", 4)):
-        with shoal.ShardWriter(f"{old}/{split}-%06d.tar", max_samples=4) as writer:
-            for number in range(count):
-                writer.write({"__key__": f"{split[0]}{number:03d}", "txt": f"text {number}", "cls": number})
-    copy_as_segments(old, str(root), **options)
-    return str(root)
+    counts = {"train": ROWS, "val": 4}
+    splits = {
+        split: [{"__key__": f"{split[0]}{n:03d}", "txt": f"text {n}", "cls": n} for n in range(count)]
+        for split, count in counts.items()
+    }
+    return write_as_segments(str(root), splits, **options)
 
 
 @pytest.fixture(params=["local", "memory"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,23 @@ from shoal.shard._member_names import WEBDATASET_RULE
 from shoal.shard._rows_file import RowsFile, write_rows_file
 from shoal.shard._segment import choose_layout, write_deleted, write_segments
 from shoal.shard._stored_rows import load_rows
+from shoal.shard._writer import ShardWriter
 from shoal.store import join_url, store_for
+
+
+def write_as_segments(
+    root: str, splits: Mapping[str, Iterable[Any]], pattern: str = "{split}-%06d.tar", **options: Any
+) -> str:
+    """Write samples as a dataset of segments; options of `copy_as_segments` are told from those of a writer."""
+    names = {"shards_per_segment", "deleted", "new_lineage"}
+    copying = {name: options.pop(name) for name in names & options.keys()}
+    old = f"memory://as-segments/{uuid.uuid4()}"
+    for split, samples in splits.items():
+        with ShardWriter(f"{old}/{pattern}", split=split, root=old, **{"max_samples": 4, **options}) as writer:
+            for sample in samples:
+                writer.write(sample)
+    copy_as_segments(old, root, **copying)
+    return root
 
 
 def copy_as_segments(

@@ -5,27 +5,53 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache, partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute
 
-from shoal.errors import FormatError, ManifestError, OptionError, SchemaMismatchError, ShoalError, WriteError
+from shoal.codec._codec import EncodeOptions
+from shoal.errors import (
+    FormatError,
+    ManifestError,
+    ObjectChangedError,
+    OptionError,
+    SchemaMismatchError,
+    ShoalError,
+    WriteError,
+)
 from shoal.sample._annotations import is_record, schema_of
 from shoal.sample._dict_sample import DictSample
 from shoal.sample._packable import pack
 from shoal.schema._compatibility import compare
 from shoal.schema._json_schema import schema_from_json, schema_hash
+from shoal.shard._changes import add_tars
+from shoal.shard._commit import is_committed, load_generation
 from shoal.shard._discovery import SHARD_ENDINGS
-from shoal.shard._manifest import Manifest, load_manifest
+from shoal.shard._generation import Generation, locate
+from shoal.shard._manifest import Manifest, load_manifest, record_of
+from shoal.shard._member_names import META_MEMBER, check_key
+from shoal.shard._new_segments import shard_paths
+from shoal.shard._records import OpenFiles
+from shoal.shard._rows_file import RowsFile
+from shoal.shard._segment_table import SegmentTable, SplitPart
+from shoal.shard._shard_file import SampleEncoder, ShardFile
 from shoal.shard._source import ShardSource, Source
 from shoal.shard._split_names import find_split
-from shoal.shard._writer import ShardWriter
-from shoal.store._registry import store_for
+from shoal.shard._split_table import SplitTable
+from shoal.shard._tar_header import BLOCK, padded
+from shoal.shard._writer import ShardWriter, WriteOptions
+from shoal.shard._writing import WriteHead, Writing
+from shoal.store._concurrency import run_all
+from shoal.store._pattern import number_in_name, numbered_name
+from shoal.store._registry import is_remote, store_for
 from shoal.store._url import base_name, join_url, parent_url, relative_url
 
 from ._decoding import PAYLOAD
@@ -34,7 +60,15 @@ from ._splits import hash_strings
 if TYPE_CHECKING:
     from ._dataset import Dataset
 
-__all__ = ["append_samples", "find_target", "is_numbered", "shard_pattern", "stored_form"]
+__all__ = [
+    "append_samples",
+    "append_to_split",
+    "find_split_part",
+    "find_target",
+    "is_numbered",
+    "shard_pattern",
+    "stored_form",
+]
 
 pc: Any = pyarrow.compute  # its functions are created at import, so type checkers do not see them
 _KEYS_PER_LOOKUP = 256
@@ -52,15 +86,17 @@ class Target:
     @property
     def pattern(self) -> str:
         """The pattern of its shard names: the name of the last one, with its number as a format."""
-        paths = [record.path for record in self.manifest.splits[self.split]]
-        folder, name = paths[-1].rpartition("/")[::2]
-        ending = next((end for end in sorted(SHARD_ENDINGS, key=len, reverse=True) if name.endswith(end)), "")
-        stem = name.removesuffix(ending)
-        found = _NUMBER.search(stem)
-        called = (
-            f"{stem}-%06d" if found is None else f"{stem[: found.start()]}{_number_format(paths)}{stem[found.end() :]}"
-        )
-        return join_url(self.root, *([folder] if folder else []), called + ending)
+        return join_url(self.root, _pattern_after([record.path for record in self.manifest.splits[self.split]]))
+
+
+def _pattern_after(paths: Sequence[str]) -> str:
+    """Return the pattern of the names of shards that follow these: the name of the last one, its number as a format."""
+    folder, name = paths[-1].rpartition("/")[::2]
+    ending = next((end for end in sorted(SHARD_ENDINGS, key=len, reverse=True) if name.endswith(end)), "")
+    stem = name.removesuffix(ending)
+    found = _NUMBER.search(stem)
+    called = f"{stem}-%06d" if found is None else f"{stem[: found.start()]}{_number_format(paths)}{stem[found.end() :]}"
+    return f"{folder}/{called}{ending}" if folder else f"{called}{ending}"
 
 
 def _number_format(paths: Iterable[str]) -> str:
@@ -124,8 +160,8 @@ def append_samples(
     first = next(rest, None)
     if first is None:
         return []
-    kind = type(first[1] if isinstance(first, tuple) and len(first) == 2 else first)
-    _check_type(kind, target.manifest, whole)
+    kind = _type_of(first)
+    _check_type(kind, target.manifest.schema, whole)
     records = target.manifest.splits[target.split]
     writer = ShardWriter(
         target.pattern,
@@ -139,19 +175,181 @@ def append_samples(
     )
     keys = whole.key_column()
     with writer:
-        for sample in _keyed_samples(itertools.chain([first], rest), kind, keys, whole):
+        existing = np.sort(hash_strings(keys))
+
+        def find(batch: list[str]) -> list[bool]:
+            may_exist = _may_exist(batch, existing)
+            return [may and key in whole for key, may in zip(batch, may_exist, strict=True)]
+
+        for sample in _keyed_samples(itertools.chain([first], rest), kind, partial(_next_number, keys), find):
             writer.write(sample)
     return writer.urls
 
 
-def _check_type(kind: type[Any], manifest: Manifest, whole: Dataset[Any]) -> None:
-    """Raise SchemaMismatchError unless the samples are what the manifest says."""
-    if manifest.schema is None:
+def find_split_part(table: SegmentTable) -> SplitPart:
+    """Return the split that grows. Raises OptionError where the table has several."""
+    if len(table.parts) != 1:
+        names = [part.name for part in table.parts]
+        roots = {part.opened.root for part in table.parts}
+        hint = f"open one: Dataset({roots.pop()!r}, split={names[0]!r})" if len(roots) == 1 else "open one dataset"
+        raise OptionError(
+            "samples are added to one split",
+            expected=" or ".join(names) or "a split",
+            found=f"{len(names)} splits",
+            hint=hint,
+        )
+    return table.parts[0]
+
+
+def append_to_split(
+    samples: Iterable[Any], part: SplitPart, whole: Dataset[Any], max_samples: int | None, max_bytes: int | None
+) -> None:
+    """Add samples to a split in new shards, all at once; ``whole`` is the split with its deleted samples.
+
+    Others may append at the same time. Raises WriteError where they have added a key of these samples.
+    """
+    rest = iter(samples)
+    first = next(rest, None)
+    if first is None:
+        return
+    kind, schema = _type_of(first), part.opened.generation.schema
+    _check_type(kind, schema, whole)
+    keys = set[str]()
+    known = {segment.id for segment in part.table.segments}
+    root, lineage, split = part.identity
+
+    def check(parent: Generation) -> None:
+        """Compare the keys with those that others have added meanwhile, which are in other segments."""
+        if parent.id and parent.lineage != lineage:
+            raise ObjectChangedError("The dataset was replaced", shard=root, hint="Call refresh()")
+        segments = parent.splits[split].segments if split in parent.splits else ()
+        table = SplitTable(root, [segment for segment in segments if segment.id not in known], OpenFiles())
+        if len(table):
+            new = sorted(keys)
+            for key, exists in zip(new, _exist(table, new), strict=True):
+                if exists:
+                    hint = "Append again; samples without a key then get other numbers"
+                    raise WriteError("Another writer has added a sample with this key meanwhile", key=key, hint=hint)
+
+    find = partial(_exist, part.table)
+    pairs = _keyed_samples(itertools.chain([first], rest), kind, lambda: _next_number(whole.key_column()), find, keys)
+    limits = 10_000 if max_samples is None else max_samples, 1 << 30 if max_bytes is None else max_bytes
+    with _NewTars(part, *limits) as tars:
+        for key, fields in pairs:
+            tars.write(key, fields)
+        tars.commit(schema, check)
+
+
+def _exist(table: SplitTable, keys: Sequence[str]) -> list[bool]:
+    """Which keys a split has."""
+    if not is_remote(table.root):
+        return [table.first(key) is not None for key in keys]
+    return [row is not None for row in run_all([partial(table.first, key) for key in keys])]
+
+
+class _NewTars:
+    """New tars of a split, named and compressed as the last one is, under names that no other writer takes.
+
+    They are part of the dataset when they are committed; without that, all of them vanish at the end of the block.
+    """
+
+    def __init__(self, part: SplitPart, max_samples: int, max_bytes: int) -> None:
+        self._root, _, self._split = part.identity
+        shards = part.table.shards()
+        self._paths: list[str] = shards["path"].to_pylist() or [f"{self._split}-%06d.tar"]
+        self._pattern = _pattern_after(self._paths)
+        compression = shards["compression"][-1].as_py() if len(shards) else None
+        self._options = WriteOptions(max_samples, max_bytes, compression)
+        metadata = part.opened.generation.metadata
+        self._extra = [(META_MEMBER, msgspec.json.encode(metadata))] if metadata else []
+        self._extra_bytes = sum(padded(len(data)) + BLOCK for _, data in self._extra)
+        self._encoder = SampleEncoder(EncodeOptions())
+        self._file: ShardFile | None = None
+        self._path = ""
+        self._finished: list[str] = []
+        self._is_committed = False
+
+    def __enter__(self) -> Self:
+        head = WriteHead("append", self._pattern, self._split, asdict(self._options))
+        self._writing = Writing.begin(self._root, head, is_named=_named_paths(self._root))
+        numbers = [number for path in self._paths if (number := number_in_name(self._pattern, path)) is not None]
+        self._number = max(numbers, default=-1) + 1
+        return self
+
+    def write(self, key: str, fields: Mapping[str, Any]) -> None:
+        check_key(key)
+        sample = self._encoder.encode(key, fields)
+        options, file = self._options, self._file
+        size = sample[3] + self._extra_bytes
+        if file is not None and (file.samples >= options.max_samples or file.size + size > options.max_bytes):
+            self._finish_tar(file)
+        if self._file is None:
+            self._path = self._reserve()
+            self._file = ShardFile(locate(self._root, self._path), compression=options.compression)
+        self._file.write(sample)
+
+    def _reserve(self) -> str:
+        while not self._writing.reserve(path := numbered_name(self._pattern, self._number)):
+            self._number += 1
+        self._number += 1
+        return path
+
+    def _finish_tar(self, file: ShardFile) -> None:
+        for name, data in self._extra:
+            file.write_extra(name, data)
+        written = file.commit()
+        self._finished.append(self._path)
+        self._file = None
+        self._writing.add(record_of(self._path, written.index), written.index)
+
+    def commit(self, schema: dict[str, Any] | None, check: Callable[[Generation], None]) -> None:
+        """Add all tars to the dataset."""
+        if self._file is not None:
+            self._finish_tar(self._file)
+        rows = [RowsFile(self._writing.rows_url(number)) for number in range(len(self._finished))]
+        add_tars(self._root, {self._split: rows}, self._writing, schema=schema, check=check)
+        self._is_committed = True
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._writing:
+            if self._is_committed:
+                return
+            if self._file is not None:
+                self._file.abort()
+            newest = load_generation(self._root)
+            if newest is None or not is_committed(self._root, newest, self._writing.id):
+                for path in self._finished:
+                    url = locate(self._root, path)
+                    store_for(url).delete(url)
+            self._writing.discard()
+
+
+def _named_paths(root: str) -> Callable[[str], bool]:
+    """Return what tells whether the newest generation, when it is first asked, names a tar."""
+
+    @cache
+    def paths() -> set[str]:
+        generation = load_generation(root)
+        splits = () if generation is None else generation.splits.values()
+        return {path for split in splits for path in shard_paths(root, split.segments)}
+
+    return lambda path: path in paths()
+
+
+def _type_of(sample: Any) -> type[Any]:
+    return type(sample[1] if isinstance(sample, tuple) and len(sample) == 2 else sample)
+
+
+def _check_type(kind: type[Any], schema: dict[str, Any] | None, whole: Dataset[Any]) -> None:
+    """Raise SchemaMismatchError unless the samples are what the schema of the dataset says."""
+    if schema is None:
         if is_record(kind) and whole.fields != ("msgpack",):
             found = f"{kind.__name__}, a typed sample"
             raise SchemaMismatchError("the dataset has plain fields", expected=", ".join(whole.fields), found=found)
         return
-    stored = schema_from_json(manifest.schema)
+    stored = schema_from_json(schema)
     if not is_record(kind):
         raise SchemaMismatchError("the dataset has typed samples", expected=stored.name, found=kind.__name__)
     given = schema_of(kind)
@@ -162,22 +360,38 @@ def _check_type(kind: type[Any], manifest: Manifest, whole: Dataset[Any]) -> Non
 
 
 def _keyed_samples(
-    samples: Iterator[Any], kind: type[Any], keys: pa.ChunkedArray, whole: Dataset[Any]
+    samples: Iterator[Any],
+    kind: type[Any],
+    first_number: Callable[[], int],
+    find: Callable[[list[str]], list[bool]],
+    keys: set[str] | None = None,
 ) -> Iterator[tuple[str, Any]]:
-    """Each sample as it is stored, under a key that no other has. Raises WriteError for one that exists."""
-    existing = np.sort(hash_strings(keys))
-    number = _next_number(keys)
-    new: set[str] = set()
+    """Each sample as it is stored, under a key that no other has. Raises WriteError for one that exists.
+
+    ``first_number`` is the number of the first sample, and is only asked for where samples have no keys. ``find`` says
+    which keys exist. New ones are added to ``keys``.
+    """
+    new = set[str]() if keys is None else keys
+    first, done = None, 0
     while batch := list(itertools.islice(samples, _KEYS_PER_LOOKUP)):
-        pairs = [stored_form(number + at, sample, kind) for at, sample in enumerate(batch)]
-        number += len(batch)
+        if first is None and any(_lacks_key(sample, kind) for sample in batch):
+            first = first_number()
+        pairs = [stored_form((first or 0) + done + at, sample, kind) for at, sample in enumerate(batch)]
+        done += len(batch)
         keys_of_batch = [key for key, _ in pairs]
-        for key, may_exist in zip(keys_of_batch, _may_exist(keys_of_batch, existing), strict=True):
-            if key in new or (may_exist and key in whole):
+        for key, exists in zip(keys_of_batch, find(keys_of_batch), strict=True):
+            if key in new or exists:
                 hint = "delete the old sample with `tombstone` and give the new one another key"
                 raise WriteError("the key is there already", key=key, hint=hint)
             new.add(key)
         yield from pairs
+
+
+def _lacks_key(sample: Any, kind: type[Any]) -> bool:
+    """Whether a sample is numbered, as far as that can be told without packing it."""
+    if isinstance(sample, tuple) and len(sample) == 2:
+        return sample[0] is None and not (isinstance(sample[1], Mapping) and sample[1].get("__key__") is not None)
+    return is_record(kind) or not isinstance(sample, Mapping) or sample.get("__key__") is None
 
 
 def _may_exist(keys: list[str], existing: npt.NDArray[np.uint64]) -> list[bool]:

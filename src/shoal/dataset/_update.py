@@ -16,7 +16,7 @@ from shoal.shard._row_view import RowView
 from shoal.shard._segment_table import SegmentTable
 from shoal.shard._source import ShardSource, Source
 
-from ._append import append_samples, find_target
+from ._append import append_samples, append_to_split, find_split_part, find_target
 from ._base import DatasetBase
 from ._deletion import Tombstone, delete_samples, list_tombstones, restore_samples
 from ._description import CompositeDescription, Step, source_identity
@@ -71,6 +71,10 @@ class Update(Transforms[T]):
             or isinstance(description.path, CompositeDescription)
         ):
             raise OptionError("samples are added to a dataset, not to a view of it", found=repr(self))
+        if (table := self._segment_table) is not None:
+            whole = self._another(replace(description, tombstones=False))
+            append_to_split(samples, find_split_part(table), whole, max_samples, max_bytes)
+            return self.refresh()
         target = find_target(self.source, description.path, description.options.split)
         whole = self._another(
             replace(

@@ -175,6 +175,7 @@ def add_tars(
     rule: KeyRule | None = None,
     on_misfit: OnMisfit = "error",
     exclusive: bool = False,
+    check: Callable[[Generation], None] | None = None,
 ) -> Generation:
     """Add the rows of tars that a writer has finished under their final names, and remove the folder of the writer.
 
@@ -182,14 +183,16 @@ def add_tars(
     appends, its splits must be new and the schema must fit: raises ObjectExistsError where another writer was faster.
     """
 
-    def check(parent: Generation, fields: Collection[str]) -> None:
+    def check_parent(parent: Generation, fields: Collection[str]) -> None:
+        if check is not None:
+            check(parent)
         for split in splits if parent.splits and writing.head.kind != "append" else ():
             if split in parent.splits:
                 raise _changed_split(root, split)
             check_schema_fits(parent.schema, schema, fields, hint="Choose another folder")
 
     description = _description(schema, metadata, rule)
-    generation = _append(root, splits, description, check, writing.id, on_misfit, exclusive=exclusive)
+    generation = _append(root, splits, description, check_parent, writing.id, on_misfit, exclusive=exclusive)
     writing.discard()
     return generation
 
