@@ -66,6 +66,7 @@ def segments(draw, layout):
         bounds={name: draw(pair) for name in columns},
         left_out=draw(st.dictionaries(NAMES, NAMES, max_size=1)),
         deleted=draw(st.none() | st.builds(IndexFile, st.just("deleted-0a.rec"), SIZES, st.integers(1, rows))),
+        digest=draw(st.integers(0, (1 << 127) - 1).map("{:032x}".format)),
     )
 
 

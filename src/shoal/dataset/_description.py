@@ -361,6 +361,8 @@ def source_identity(source: Source) -> str:
         return source.identity
     if not isinstance(source, ShardSource):
         return digest_of([type(source).__qualname__, str(len(source)), *source.fields])
+    if source.segment_table is not None:
+        return digest_of([repr(source.rule), str(len(source)), source.segment_table.digest])
     names = _relative_names([ref.url for ref in source.shards])
     counts = np.diff(source.starts).tolist()
     sizes = map(source.index.shard_bytes, range(len(source.shards)))

@@ -47,6 +47,7 @@ FORMAT_VERSION = 2
 _MAX_ROWS = (1 << 32) - 1
 _MAX_BYTES = (1 << 63) - 1
 _ID = re.compile(r"[0-9a-f]{16}")
+_DIGEST = re.compile(r"[0-9a-f]{32}")
 _FILE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*(-[0-9a-f]+)?\.(parquet|rec)")
 _FIRST_LINE = b'{"crc32": "%08x",\n'
 _FIRST_LINE_BYTES = len(_FIRST_LINE % 0)
@@ -318,6 +319,7 @@ def _check_segment(segment: Segment) -> None:
     _check_range("shards", segment.shards, _MAX_ROWS)
     _check_range("bytes", segment.bytes, _MAX_BYTES)
     _check_layout(segment.layout)
+    _require(_DIGEST.fullmatch(segment.digest) is not None, "a digest is not 32 hexadecimal digits")
     files = (*segment.files, *(() if segment.deleted is None else (segment.deleted,)))
     _require(len({file.name for file in files}) == len(files), f"segment {segment.id} has two files of one name")
     for file in files:

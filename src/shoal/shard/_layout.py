@@ -5,6 +5,7 @@ Plain data: `_segment` writes the files, `_split_index` reads them, and a commit
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from shoal.store._url import join_url
@@ -32,6 +33,8 @@ __all__ = [
     "RecordLayout",
     "Scalar",
     "Segment",
+    "digest_of_segments",
+    "digest_shards",
 ]
 
 SEGMENT_FOLDER = ".shoal/index"
@@ -132,6 +135,8 @@ class Segment:
     """Whether a name that is neither a column nor left out is one that no sample has."""
     deleted: IndexFile | None = None
     """The rows that are deleted; None where none is."""
+    digest: str = f"{0:032x}"
+    """Made by `digest_shards` of what its shards contain, wherever they are and whatever they are called."""
 
     @property
     def live_rows(self) -> int:
@@ -146,3 +151,35 @@ class Segment:
         """The paths of its files, relative to the dataset's root."""
         files = self.files if self.deleted is None else (*self.files, self.deleted)
         return [join_url(SEGMENT_FOLDER, self.id, file.name) for file in files]
+
+
+# ------------------------------------------------------------------------------------------------------------- digests
+
+_DIGEST_MODULUS = (1 << 127) - 1
+_DIGEST_BASE = 0x5DEECE66D2B7E151628AED2A6ABF7158
+
+
+def digest_shards(digests: Iterable[bytes], before: int = 0) -> int:
+    """Return the digest of a sequence of shards, given those of each; ``before`` is the digest of shards before them.
+
+    It is a polynomial in the digests, so that it does not depend on how the sequence is divided into segments.
+    """
+    for digest in digests:
+        before = (before * _DIGEST_BASE + int.from_bytes(digest, "little") + 1) % _DIGEST_MODULUS
+    return before
+
+
+def digest_of_segments(segments: Iterable[Segment]) -> str:
+    """Return the digest of the shards of all these segments, as if they were in one.
+
+    Examples:
+        >>> def segment(*shards):
+        ...     digest = f"{digest_shards(shards):032x}"
+        ...     return Segment("", 0, len(shards), 0, RecordLayout((), 12), (), digest=digest)
+        >>> digest_of_segments([segment(b"a", b"b"), segment(b"c")]) == segment(b"a", b"b", b"c").digest
+        True
+    """
+    total = 0
+    for segment in segments:
+        total = (total * pow(_DIGEST_BASE, segment.shards, _DIGEST_MODULUS) + int(segment.digest, 16)) % _DIGEST_MODULUS
+    return f"{total:032x}"

@@ -44,6 +44,7 @@ from ._layout import (
     IndexFile,
     RecordLayout,
     Segment,
+    digest_shards,
 )
 from ._parquet_files import ROW_GROUP_ROWS, ParquetFileWriter
 from ._records import RecordWriter, page_size
@@ -240,7 +241,7 @@ class _SegmentWriter:
         page_records = (page_bytes - 4) // (4 * layout.words)
         self._max_segment_rows = min(MAX_SEGMENT_ROWS, MAX_FILE_BYTES // page_bytes * page_records)
         self._batch_rows = min(max(_FLUSH_BYTES // (4 * layout.words), 1), ROW_GROUP_ROWS)
-        self._rows = self._bytes = 0
+        self._rows = self._bytes = self._digest = 0
         self._pending: list[_Part] = []
         self._pending_rows = self._pending_open_rows = 0
         self._hashes: list[UInt64Array] = []
@@ -312,6 +313,7 @@ class _SegmentWriter:
             dict(columns.left_out),
             self._unreadable,
             columns.complete,
+            digest=f"{self._digest:032x}",
         )
 
     def abort(self) -> None:
@@ -331,6 +333,7 @@ class _SegmentWriter:
         numbers = self._shard_numbers(_integers(shards, "samples"), count)
         self._bytes += int(_integers(shards, "bytes").sum())
         self._shard_file.write(shards)
+        self._digest = digest_shards(shards["digest"].to_pylist(), self._digest)
         starts = np.cumsum([self._extents.count, *map(len, parts[:-1])]).astype(np.uint32)
         blocks = np.concatenate([part.blocks for part in parts])
         blocks[:, 0] += np.repeat(starts, [len(part.blocks) for part in parts])
