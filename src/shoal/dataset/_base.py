@@ -129,7 +129,11 @@ class DatasetBase(Generic[T]):
         """The description, and no open files: another process opens its own."""
         # Rows are only valid for the source that they were taken from.
         identity = None if self._chosen is None else self._opened.identity
-        return {"description": self.described, "rows": self._chosen, "seed": self.seed, "identity": identity}
+        description = self.described
+        source = self.source if self._opened.is_open else None
+        if isinstance(source, ShardSource) and source.generation is not None:  # others may change the dataset meanwhile
+            description = replace(description, options=replace(description.options, generation=source.generation.id))
+        return {"description": description, "rows": self._chosen, "seed": self.seed, "identity": identity}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._begin(state["description"], OpenSource(state["description"], state["identity"]))

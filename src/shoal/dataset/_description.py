@@ -6,6 +6,7 @@ identity of a source, and checks of the arguments of `Dataset`.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
@@ -17,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from shoal.codec._dispatch import DecodeSpec, decode_spec
-from shoal.errors import ManifestError, OptionError
+from shoal.errors import ManifestError, ObjectChangedError, ObjectNotFoundError, OptionError
 from shoal.formats._registry import SourceOptions, open_source
 from shoal.protocols import DataSource
 from shoal.sample._annotations import is_record
@@ -225,7 +226,7 @@ class OpenSource:
                 options = description.options
                 source = source_from_data_source(description.path, rule=options.rule, verify=options.verify)
             else:
-                source = open_source(description.path, description.options, format=description.format)
+                source = _open_generation(description)
         if self._expected is not None and source_identity(source) != self._expected:
             raise ManifestError(
                 "the dataset has changed since this view of it was made",
@@ -259,6 +260,16 @@ class OpenSource:
             rows = rows_not_deleted(source, path)
         self._snapshot = StoreSnapshot()  # free the cached listings
         return rows
+
+
+def _open_generation(description: Description) -> Source:
+    """Open the generation that a dataset was read from when it was pickled; the newest where that is not kept."""
+    path: Any = description.path
+    options = description.options
+    if options.generation is not None:
+        with contextlib.suppress(ObjectNotFoundError, ObjectChangedError):
+            return open_source(path, options, format=description.format)
+    return open_source(path, replace(options, generation=None), format=description.format)
 
 
 def with_step(changed: Description, before: Description, step: Step | None, rows: RowView | None) -> Description:

@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from shoal._typing import IntArray
-from shoal.errors import ManifestError, OptionError, SampleKeyError
+from shoal.errors import ManifestError, ObjectChangedError, ObjectNotFoundError, OptionError, SampleKeyError
+from shoal.shard._commit import kept_generations
 from shoal.shard._row_view import RowView
 from shoal.shard._segment_table import SegmentTable
 from shoal.shard._source import ShardSource, Source
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Update"]
 
 T = TypeVar("T")
+_NAME_CHARS = 6
 
 
 @runtime_checkable
@@ -98,10 +100,44 @@ class Update(Transforms[T]):
         stay the same samples. Datasets put together of others are put together of what those are now. This dataset and
         its views stay as they are. Raises ManifestError when a shard that samples were chosen from is gone.
         """
+        return self._reopened(None)
+
+    @property
+    def generation(self) -> str | None:
+        """Names the committed state that is read, for states of loaders; None where there is no one such.
+
+        It begins with the lineage: between generations of one, samples are only added and deleted.
+        """
+        source = self.source
+        if not isinstance(source, ShardSource) or isinstance(self._description.path, CompositeDescription):
+            return None
+        generation = source.generation
+        return None if generation is None else _name_generation(generation.lineage, generation.id)
+
+    def at_generation(self, generation: str) -> Dataset[T]:
+        """The dataset as it was in an earlier ``generation``, with the same methods applied; for loaders.
+
+        Raises ObjectChangedError where the dataset was replaced since, and ObjectNotFoundError where the generation is
+        not kept any more.
+        """
+        table = self._segment_table
+        if table is None:
+            raise ObjectNotFoundError("The dataset has no generations", found=generation)
+        opened = table.parts[0].opened
+        if generation.partition("-")[0] != opened.generation.lineage[:_NAME_CHARS]:
+            raise ObjectChangedError("The dataset was replaced", shard=opened.root)
+        for known in kept_generations(opened.root):
+            if _name_generation(opened.generation.lineage, known) == generation:
+                return self._reopened(known)
+        raise ObjectNotFoundError("The generation is not kept any more", found=generation, shard=opened.root)
+
+    def _reopened(self, generation: str | None) -> Dataset[T]:
+        """The dataset in the newest generation, or in this one, with the same methods applied."""
         description = self.described
         path: Any = description.path
         path = path.refreshed() if isinstance(path, _Refreshable) else path
-        fresh = self._another(replace(description, path=path, steps=()))
+        options = replace(description.options, generation=generation)
+        fresh = self._another(replace(description, path=path, options=options, steps=()))
         for step in description.steps:
             fresh = self._reapply(step, fresh)
         return fresh
@@ -222,6 +258,11 @@ class Update(Transforms[T]):
         else:
             restore_samples(table, table.deleted().as_array()[chosen])
         return self.refresh()
+
+
+def _name_generation(lineage: str, generation_id: str) -> str:
+    """Return a short name: of the few generations that are kept, no two are called the same."""
+    return f"{lineage[:_NAME_CHARS]}-{generation_id[:_NAME_CHARS]}"
 
 
 def _check_repeated(repeated: object) -> None:

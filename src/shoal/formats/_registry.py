@@ -58,6 +58,8 @@ class SourceOptions:
     """What the format itself is told, by name."""
     cache: str | None = None
     """What of far shards is kept on the local disk: ``"blocks"`` or ``"shards"``; None is as the store says."""
+    generation: str | None = None
+    """The id of a generation of the dataset; None is the newest."""
 
 
 _DEFAULT = SourceOptions()
@@ -265,7 +267,7 @@ def open_source(
     """
     path = path if isinstance(path, (str, os.PathLike)) else tuple(path)  # it is read twice
     if format is None and isinstance(path, (str, os.PathLike)):
-        located = locate_dataset(os.fspath(path), options.split)
+        located = locate_dataset(os.fspath(path), options.split, generation=options.generation)
         if located is not None:
             return _source_of(located, options)
     name = _detect_files(path) if format is None else format
@@ -275,7 +277,7 @@ def open_source(
 
 
 def _open_webdataset(path: PathLike | Iterable[PathLike], options: SourceOptions) -> ShardSource:
-    return _source_of(locate_shards(path, options.split), options)
+    return _source_of(locate_shards(path, options.split, generation=options.generation), options)
 
 
 def _source_of(located: ShardList, options: SourceOptions) -> ShardSource:

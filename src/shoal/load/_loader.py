@@ -9,9 +9,10 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
-from shoal.errors import LoaderTimeoutError, OptionError, ShoalWarning
+from shoal.errors import LoaderStateError, LoaderTimeoutError, OptionError, ShoalError, ShoalWarning
 from shoal.order._epoch_plan import Split
 from shoal.order._orders import Order
+from shoal.order._state import State
 
 from ._autotune import Tuner
 from ._cursor import (
@@ -28,7 +29,14 @@ from ._executor import EpochRun, RunRegistry
 from ._methods import PipelineMethods
 from ._options import LoaderOptions, check_int
 from ._pipeline import BoundPipeline, PipelineSpec, build, over_fetch_factor
-from ._sources import SourceDescription, StreamSource, ZippedSource, describe_source, zip_streams
+from ._sources import (
+    SourceDescription,
+    StreamSource,
+    SupportsGenerations,
+    ZippedSource,
+    describe_source,
+    zip_streams,
+)
 from ._stages import check_callable
 from ._stats import LoaderStats, Meter
 
@@ -99,6 +107,8 @@ class DataLoader(PipelineMethods):
         self._current_iteration: object | None = None
         """The newest iteration, whose position is the loader's."""
         self._cursor: Cursor | None = None
+        self._earlier: Any = None
+        """The data in the generation of a loaded state, until the epoch of the state ends; None for the data itself."""
         self._is_loaded = False
         """Whether the next iteration starts at the cursor, even in the middle of an epoch."""
         self._first_epoch = 0
@@ -131,7 +141,13 @@ class DataLoader(PipelineMethods):
 
     @functools.cached_property
     def _pipeline(self) -> BoundPipeline:
-        return build(self._spec)
+        return build(self._spec if self._earlier is None else replace(self._spec, data=self._earlier))
+
+    def _leave_earlier(self) -> None:
+        """Read the data itself from now on."""
+        if self._earlier is not None:
+            self._earlier = None
+            vars(self).pop("_pipeline", None)  # built again on next access
 
     @property
     def gives_batches(self) -> bool:
@@ -298,6 +314,11 @@ class DataLoader(PipelineMethods):
 
     def _end_epoch(self, iteration: object, run: EpochRun, cursor: Cursor) -> Cursor:
         """Return where the next epoch begins, and keep the run for it."""
+        if self._is_at_end_of_earlier(iteration):
+            self._leave_earlier()
+            self._cursor, self._is_loaded = cursor_at_epoch(self._pipeline, cursor.epoch + 1), False
+            self._runs.end(run)
+            return self._cursor
         begin = cursor_after(run.pipeline, cursor)
         is_same = run.pipeline is self._pipeline
         after = begin if is_same else rebind_cursor(run.pipeline, self._pipeline, begin)
@@ -306,6 +327,15 @@ class DataLoader(PipelineMethods):
             self._cursor, self._is_loaded = after, False
         self._runs.keep(run, after)
         return after
+
+    def _is_at_end_of_earlier(self, iteration: object) -> bool:
+        """Whether the next epoch has the samples that were added since the loaded state was saved.
+
+        Not where epochs are cut from a sequence that goes on through all of them.
+        """
+        options = self._spec.options
+        is_cut = options.steps_per_epoch is not None or options.tail == "carry"
+        return self._earlier is not None and iteration is self._current_iteration and not is_cut
 
     def _start_cursor(self) -> Cursor:
         """Return where the next iteration begins: at the next epoch, or at a loaded state."""
@@ -341,6 +371,8 @@ class DataLoader(PipelineMethods):
         check_int("epoch", epoch, 0)
         cursor = self._cursor
         if cursor is None or cursor.epoch != epoch or not (cursor.is_fresh or self._is_loaded):
+            if cursor is not None and cursor.epoch != epoch:
+                self._leave_earlier()
             self._current_iteration, self._is_loaded = None, False
             self._cursor, self._first_epoch = cursor_at_epoch(self._pipeline, epoch), epoch
 
@@ -351,19 +383,46 @@ class DataLoader(PipelineMethods):
         ``State.merge`` combines the states of all ranks.
         """
         cursor = cursor_at_epoch(self._pipeline, 0) if self._cursor is None else self._cursor
+        data = self._spec.data if self._earlier is None else self._earlier
+        generation = data.generation if isinstance(data, SupportsGenerations) else None
         first = self._first_epoch % (self._spec.epochs or 1)
-        return {**cursor.to_dict(self._pipeline), **({"first_epoch": first} if first else {})}
+        added = {"generation": generation, "first_epoch": first}
+        return {**cursor.to_dict(self._pipeline), **{name: value for name, value in added.items() if value}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume the next iteration from a state.
 
-        Warns if the batches that were delivered in the epoch have to be made again and skipped. Raises LoaderStateError
-        if the state is of other data, or of another order.
+        If samples were added to the dataset since then, or deleted, the epoch ends without that: it is read from the
+        generation that the state names. Warns if the batches that were delivered in the epoch have to be made again and
+        skipped. Raises LoaderStateError if the state is of other data, or of another order, or if the dataset was
+        replaced or does not keep the generation any more.
         """
-        self._cursor = cursor_from_state(self._pipeline, state)
+        self._leave_earlier()
+        self._cursor = self._cursor_from_state(state)
         self._current_iteration, self._is_loaded, self._first_epoch = None, True, state.get("first_epoch", 0)
         if self._cursor.replayed:
             warnings.warn(replay_warning(self._pipeline, self._cursor), ShoalWarning, stacklevel=2)
+
+    def _cursor_from_state(self, state: Mapping[str, Any]) -> Cursor:
+        """Return the position of a state. The pipeline is then that of the generation that the state names."""
+        data = self._spec.data
+        try:
+            return cursor_from_state(self._pipeline, state)
+        except LoaderStateError:
+            generation = State.from_dict(state).generation
+            if not generation or not isinstance(data, SupportsGenerations) or generation == data.generation:
+                raise
+        try:
+            earlier = data.at_generation(generation)
+        except ShoalError as error:
+            message = f"the loader state is of generation {generation} of the dataset, which cannot be read: {error}"
+            raise LoaderStateError(message, hint="start a new run") from error
+        pipeline = build(replace(self._spec, data=earlier))
+        cursor = cursor_from_state(pipeline, state)
+        if cursor.is_fresh:  # nothing of this epoch was delivered
+            return cursor_at_epoch(self._pipeline, cursor.epoch)
+        self._earlier, self._pipeline = earlier, pipeline
+        return cursor
 
     def set_batch_size(self, batch_size: int) -> None:
         """Change the batch size from the next batch on; the order of samples stays the same."""
@@ -401,12 +460,13 @@ class DataLoader(PipelineMethods):
         self._listeners.append(listener)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"spec": self._spec, "cursor": self._cursor, "first_epoch": self._first_epoch}
+        state = {"spec": self._spec, "cursor": self._cursor, "first_epoch": self._first_epoch}
+        return state if self._earlier is None else {**state, "earlier": self._earlier}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore the pipeline and its position, without threads."""
         self._set_up(state["spec"])
-        self._cursor, self._first_epoch = state["cursor"], state["first_epoch"]
+        self._cursor, self._first_epoch, self._earlier = state["cursor"], state["first_epoch"], state.get("earlier")
         self._is_loaded = self._cursor is not None
 
 

@@ -30,6 +30,7 @@ __all__ = [
     "SourceDescription",
     "SourceLayout",
     "StreamSource",
+    "SupportsGenerations",
     "SupportsLoading",
     "SupportsMemoryCache",
     "SupportsPrefetch",
@@ -57,6 +58,20 @@ class Located(Protocol):
 
     def locate(self, number: int) -> tuple[str | None, str | None]:
         """Return the shard and the key of a sample, for messages."""
+        ...
+
+
+@runtime_checkable
+class SupportsGenerations(Protocol):
+    """Data that others may add to, or delete from, between two runs."""
+
+    @property
+    def generation(self) -> str | None:
+        """The name of the state that is read; None if there is none."""
+        ...
+
+    def at_generation(self, generation: str) -> Any:
+        """Return the data as it was then. Raises ShoalError if that is not possible."""
         ...
 
 

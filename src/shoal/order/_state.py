@@ -89,6 +89,8 @@ class State:
     """For stages of unknown yield, how far each share of the line has come; empty where ``position`` says it all."""
     drawn: str = ""
     """Checksum of what a sampler of the user has drawn up to ``position``."""
+    generation: str = ""
+    """Of data that others may change, the committed state that was read; it may be opened again to finish the epoch."""
     first_epoch: int = 0
     """Where several epochs make one iteration, the one that it began with; any that is as many epochs away will do."""
 
@@ -126,6 +128,8 @@ class State:
             document["shares"] = [share.to_list() for share in self.shares]
         if self.drawn:
             document["drawn"] = self.drawn
+        if self.generation:
+            document["generation"] = self.generation
         if self.first_epoch:
             document["first_epoch"] = self.first_epoch
         return document

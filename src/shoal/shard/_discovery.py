@@ -88,17 +88,19 @@ class ShardList:
         return {name: [url for url in members if url in urls] for name, members in listed.items()}
 
 
-def locate_shards(path: PathLike | Iterable[PathLike], split: str | None = None) -> ShardList:
+def locate_shards(
+    path: PathLike | Iterable[PathLike], split: str | None = None, *, generation: str | None = None
+) -> ShardList:
     """The shards that ``path`` names: a tar, a pattern, a list, a folder, or a manifest.
 
     A folder with a manifest is what the manifest says, other tars in it are not looked at; one without is what
     Energon's ``split.yaml`` lists, else every tar below it. ``split`` keeps the shards of one split, by these lists or
     by their names; ``val`` and ``validation`` are one. Raises ObjectNotFoundError when there is nothing, FieldError
-    when the split is not there, naming those there.
+    when the split is not there, naming those there. ``generation`` is the id of one that is not the newest.
     """
     if isinstance(path, (str, os.PathLike)):
         path = os.fspath(path)
-        if (located := locate_dataset(path, split)) is not None:
+        if (located := locate_dataset(path, split, generation=generation)) is not None:
             return located
         if (root := dataset_root(path)) is not None:
             if is_unfinished(root):
@@ -112,12 +114,12 @@ def locate_shards(path: PathLike | Iterable[PathLike], split: str | None = None)
     return ShardList(tuple(ShardRef(url) for url in _of_split(urls, split)))
 
 
-def locate_dataset(path: str, split: str | None = None) -> ShardList | None:
+def locate_dataset(path: str, split: str | None = None, *, generation: str | None = None) -> ShardList | None:
     """The shards that a manifest names, of the folder or the manifest at ``path``; None where there is no manifest.
 
     Raises FieldError and ManifestError as `locate_shards` and `open_dataset` do.
     """
-    if (opened := open_dataset(path)) is not None:
+    if (opened := open_dataset(path, generation)) is not None:
         table = opened.table(split)
         return ShardList(table.shards, None, opened.root, None, table)
     if (root := dataset_root(path)) is None:
@@ -129,16 +131,16 @@ def locate_dataset(path: str, split: str | None = None) -> ShardList | None:
     return ShardList(tuple(_ref(root, record, manifest) for record in records), manifest, root)
 
 
-def open_dataset(path: str) -> OpenGeneration | None:
-    """Open the newest generation of the dataset that a folder or a manifest is of; None for any other path.
+def open_dataset(path: str, generation: str | None = None) -> OpenGeneration | None:
+    """Open a generation of the dataset that a folder or a manifest is of; None for any other path.
 
-    Raises ManifestError where the manifest is damaged, or of a newer version.
+    It is the newest one, unless its id is given. Raises what `open_generation` raises.
     """
     if is_manifest_url(path):
-        return open_generation(parent_url(parent_url(path)))
+        return open_generation(parent_url(parent_url(path)), generation)
     if _FILE.search(path) and not (scheme_of(path) == "file" and store_for(path).is_folder(path)):
         return None
-    return open_generation(path.rstrip("/") if _is_http(path) else path)
+    return open_generation(path.rstrip("/") if _is_http(path) else path, generation)
 
 
 def dataset_root(path: str) -> str | None:

@@ -29,7 +29,15 @@ from shoal.store._url import base_name, join_url, local_path, scheme_of
 
 from ._arrow_arrays import as_floats
 from ._byte_reader import PlainBytes
-from ._commit import MANIFEST, Pin, load_and_pin, load_generation, pin, read_optional
+from ._commit import (
+    MANIFEST,
+    Pin,
+    load_and_pin,
+    load_generation,
+    load_kept_generation,
+    pin,
+    read_optional,
+)
 from ._generation import Generation, decode_generation, is_generation, locate
 from ._layout import KEY_COLUMN, digest_of_segments
 from ._manifest import ShardRecord
@@ -60,10 +68,12 @@ _HINT_NEIGHBOURS, _HINT_KEYS = 3, 2000
 _R = TypeVar("_R")
 
 
-def open_generation(root: str) -> OpenGeneration | None:
-    """Open the newest generation of the dataset at ``root``; None where there is none. Reads only the manifest.
+def open_generation(root: str, generation_id: str | None = None) -> OpenGeneration | None:
+    """Open a generation of the dataset at ``root``, by default the newest; None where there is none.
 
-    Raises ManifestError where it is damaged, or of a newer version.
+    Reads only the manifest, or the document of the generation. Raises ManifestError where it is damaged, or of a newer
+    version; ObjectNotFoundError where the generation is not kept, and ObjectChangedError where it is of another lineage
+    than the newest one.
     """
     url = join_url(root, MANIFEST)
     signature = _signature(url)
@@ -71,6 +81,11 @@ def open_generation(root: str) -> OpenGeneration | None:
     if data is None or not is_generation(data):
         return None
     generation = decode_generation(data, url)
+    if generation_id is not None and generation_id != generation.id:
+        lineage, generation = generation.lineage, load_kept_generation(root, generation_id)
+        if generation.lineage != lineage:
+            raise _replaced(root, generation.lineage, lineage)
+        return OpenGeneration(root, generation, pin(root, generation.id), signature)
     try:
         pinned = pin(root, generation.id)
     except ObjectNotFoundError:  # a newer one was committed meanwhile, or its document is missing
@@ -79,6 +94,16 @@ def open_generation(root: str) -> OpenGeneration | None:
             return None
         generation, pinned = found
     return OpenGeneration(root, generation, pinned, signature)
+
+
+def _replaced(root: str, expected: str, found: str | None) -> ObjectChangedError:
+    return ObjectChangedError(
+        "The dataset was replaced after it was opened",
+        expected=f"lineage {expected}",
+        found=found,
+        shard=root,
+        hint="Call refresh(), or open it again",
+    )
 
 
 def _signature(url: str) -> tuple[int, ...] | None:
@@ -176,13 +201,7 @@ class OpenGeneration:
         newest = load_generation(self.root)
         lineage = None if newest is None else newest.lineage
         if lineage != self.generation.lineage:
-            raise ObjectChangedError(
-                "The dataset was replaced after it was opened",
-                expected=f"lineage {self.generation.lineage}",
-                found=lineage,
-                shard=self.root,
-                hint="Call refresh(), or open it again",
-            )
+            raise _replaced(self.root, self.generation.lineage, lineage)
         self._signature = signature
 
 
@@ -374,15 +393,18 @@ class SegmentTable(Table):
     def follow(self, rows: RowView, other: SegmentTable) -> RowView | None:
         """Return the numbers that rows have in a table of the same lineages; None if it lacks the split of some.
 
-        Rows that a later generation has are not in an earlier one. Nothing is read.
+        Nothing is read. A later generation has rows that an earlier one lacks.
         """
         firsts = {part.identity: number for number, part in reversed(list(enumerate(other.parts)))}
         edges, offsets = np.array(self._row_edges, np.int64), np.zeros(len(self.parts), np.int64)
         for number in rows.shards(edges).tolist():
             place = firsts.get(self.parts[number].identity)
-            if place is None or len(other.parts[place].table) < len(self.parts[number].table):
+            if place is None:
                 return None
-            offsets[number] = other._row_edges[place] - self._row_edges[number]
+            count, first = len(other.parts[place].table), self._row_edges[number]
+            if count < len(self.parts[number].table) and _has_rows(rows, first + count, self._row_edges[number + 1]):
+                return None
+            offsets[number] = other._row_edges[place] - first
         return rows.moved(edges, offsets)
 
     def locate(self, row: int) -> tuple[int, int]:
@@ -674,6 +696,10 @@ class SegmentTable(Table):
         if not parts:
             return pa.chunked_array([], pa.string() if name == KEY_COLUMN else pa.null())
         return join_columns(name, parts, self.locations)
+
+
+def _has_rows(rows: RowView, start: int, stop: int) -> bool:
+    return any(((part >= start) & (part < stop)).any() for part in rows.chunks())
 
 
 def _cut_window(window: RowExtents, first: int, rows: slice, layout_fields: int) -> RowExtents:
