@@ -225,7 +225,7 @@ def test_force_keeps_what_else_the_dataset_has(tmp_path: Path) -> None:
     root = str(tmp_path)
     urls = fill(root, ["a", "b", "c"])
     with index_tars(urls[:2]) as rows:
-        sources = [module._PathRows(source, name) for source, name in zip(rows, ["a.tar", "b.tar"], strict=True)]
+        sources = [module.PathRows(source, name) for source, name in zip(rows, ["a.tar", "b.tar"], strict=True)]
         append_rows(root, {"own": sources}, metadata={"by": "me"})
     after = index_folder(root, FORCE, tars=[urls[1], urls[2]])
     assert after.metadata == {"by": "me"}

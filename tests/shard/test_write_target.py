@@ -77,11 +77,18 @@ def test_a_write_that_began_may_join_its_split_but_not_take_its_names(root):
         ask(root, join=True)
 
 
-def test_names_of_another_split_are_replaced_only_if_that_is_asked(root):
+@pytest.mark.parametrize("options", [{}, {"overwrite": True}, {"join": True}])
+def test_shards_of_another_split_are_never_replaced(root, options):
     append(root, "val", "a-000000.tar", "b-000000.tar")
-    with pytest.raises(ObjectExistsError, match=r"Split 'val' already exists.*a-000000\.tar"):
-        ask(root)
-    assert ask(root, overwrite=True) == ["a-000000.tar"]
+    with pytest.raises(ObjectExistsError, match=r"Split 'val' has shards of the names.*a-000000\.tar.*append=True for"):
+        ask(root, **options)
+
+
+def test_two_words_for_a_split_are_one(root):
+    append(root, "validation", "old-000000.tar")
+    with pytest.raises(ObjectExistsError, match="Split 'validation' already exists"):
+        ask(root, splits=("val",))
+    assert ask(root, splits=("dev",), overwrite=True) == ["old-000000.tar"]
 
 
 def test_tars_without_a_manifest_are_not_hidden(root):
@@ -113,7 +120,8 @@ def test_shards_of_another_write_are_not_those_of_a_dataset(root):
         ):
             ask(root)
         assert ask(root, overwrite=True) == ask(root, join=True) == []
-        assert load_target(root, "b-%06d.tar").unfinished == ()
+        own = load_target(root, "b-%06d.tar")
+        assert (own.unfinished, [write.id for write in own.own]) == ((), [writing.id])
         writing.discard()
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from shoal.errors import FormatError, ManifestError, ObjectNotFoundError, OptionError, TarError
+from shoal.shard import _writing
 from shoal.shard._compression import decompressed, reader_stream, sniff
 from shoal.shard._discovery import (
     SHARD_ENDINGS,
@@ -166,7 +167,7 @@ def _of_folder(root: str) -> str:
             return found
         counts.update([] if found is None else [found])
         only_images = only_images and "/" in path and path.lower().endswith(IMAGE_ENDINGS)
-    if is_empty and unfinished_writes(root):
+    if is_empty and (unfinished_writes(root) or _writing.unfinished_writes(root)):
         hint = "run it again: it does the rest"
         raise ManifestError("a dataset is being written here, or its writing was interrupted", found=root, hint=hint)
     if is_empty:

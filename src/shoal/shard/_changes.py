@@ -170,6 +170,7 @@ def add_tars(
     splits: Mapping[str, Sequence[RowSource]],
     writing: Writing,
     *,
+    before: Generation = NO_GENERATION,
     schema: dict[str, Any] | None = None,
     metadata: Mapping[str, Any] | None = None,
     rule: KeyRule | None = None,
@@ -180,14 +181,15 @@ def add_tars(
     """Add the rows of tars that a writer has finished under their final names, and remove the folder of the writer.
 
     It may be called again, after a crash too: the write is committed once. As `append_rows`, but unless the writer only
-    appends, its splits must be new and the schema must fit: raises ObjectExistsError where another writer was faster.
+    appends, its splits must be as the generation ``before`` has them and the schema must fit: raises ObjectExistsError
+    where another writer was faster.
     """
 
     def check_parent(parent: Generation, fields: Collection[str]) -> None:
         if check is not None:
             check(parent)
         for split in splits if parent.splits and writing.head.kind != "append" else ():
-            if split in parent.splits:
+            if _segment_ids(parent, split) != _segment_ids(before, split):
                 raise _changed_split(root, split)
             check_schema_fits(parent.schema, schema, fields, hint="Choose another folder")
 
@@ -231,11 +233,15 @@ def _with_segments(generation: Generation, split: str, segments: Sequence[Segmen
     return replace(generation, splits={name: entry for name, entry in generation.splits.items() if name != split})
 
 
+def _segment_ids(generation: Generation, split: str) -> list[str]:
+    return [segment.id for segment in generation.splits.get(split, Split()).segments]
+
+
 def _changed_split(root: str, split: str) -> ObjectExistsError:
     return ObjectExistsError(
         f"Split {split!r} was written by another writer in the meantime",
         shard=root,
-        hint="Run this write again, or write to another folder",
+        hint="Run this write again with resume=True, or write to another folder",
     )
 
 

@@ -21,6 +21,7 @@ from ._segment_table import OpenGeneration, SegmentTable, open_generation
 from ._split_names import find_split, split_alias, split_of
 from ._stored_rows import index_url
 from ._table import ShardRef
+from ._writing import unfinished_writes
 
 __all__ = [
     "SHARD_ENDINGS",
@@ -45,8 +46,12 @@ SHARD_ENDINGS = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tbz2", ".tar.xz", ".tx
 _FILE = re.compile(r"\.[a-z][a-z0-9]*/?$|[{*?\[]", re.IGNORECASE)
 """What a URL has that is of a file, or of a pattern."""
 
-_NESTED = re.compile(r"(.+/)\.shoal/(?:manifest\.json|commit\.json|journal-[^/]*\.jsonl)", re.DOTALL)
+_NESTED = re.compile(
+    r"(.+/)\.shoal/(?:manifest\.json|commit\.json|journal-[^/]*\.jsonl|writing/[^/]*/head\.json)", re.DOTALL
+)
 """The files that make a folder below another a dataset of its own."""
+
+_WRITE_HEAD = re.compile(r"\.shoal/writing/[^/]*/head\.json")
 
 PathLike = str | os.PathLike[str]
 
@@ -103,13 +108,14 @@ def locate_shards(
         if (located := locate_dataset(path, split, generation=generation)) is not None:
             return located
         if (root := dataset_root(path)) is not None:
-            if is_unfinished(root):
+            listed = list(store_for(root).list(root))
+            if is_unfinished(root) or _is_being_written(root, listed):
                 raise ManifestError(
                     "the dataset was not finished",
                     found=root,
                     hint="run its writer again with resume=True, or name the shards that are there: '*.tar'",
                 )
-            return _folder_without_manifest(root, split)
+            return _folder_without_manifest(root, split, listed)
     urls = expand_pattern(path)
     return ShardList(tuple(ShardRef(url) for url in _of_split(urls, split)))
 
@@ -199,8 +205,14 @@ def _missing(url: str) -> ObjectNotFoundError | None:
     return None
 
 
-def _folder_without_manifest(root: str, split: str | None) -> ShardList:
-    listed = list(store_for(root).list(root))
+def _is_being_written(root: str, listed: Iterable[ObjectInfo]) -> bool:
+    """Whether tars of the folder are those of a writer that has not committed them."""
+    if not any(_WRITE_HEAD.fullmatch(relative_url(info.url, root)) for info in listed):
+        return False
+    return any(not write.head.staged for write in unfinished_writes(root))
+
+
+def _folder_without_manifest(root: str, split: str | None, listed: Sequence[ObjectInfo]) -> ShardList:
     tars = _own_tars(root, listed)
     if all(relative_url(info.url, root) != ENERGON_SPLITS for info in listed):
         return ShardList(tuple(ShardRef(url) for url in _of_split(tars, split, root)), None, root)
@@ -211,7 +223,7 @@ def _folder_without_manifest(root: str, split: str | None) -> ShardList:
 
 def splits_without_manifest(root: str) -> dict[str, list[str]]:
     """The URLs of a folder's tars by split, as Energon's ``split.yaml`` or their names say."""
-    return _folder_without_manifest(root, None).urls_by_split()
+    return _folder_without_manifest(root, None, list(store_for(root).list(root))).urls_by_split()
 
 
 def _ref(root: str, record: ShardRecord, manifest: Manifest) -> ShardRef:

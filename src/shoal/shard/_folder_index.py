@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from urllib.parse import unquote
@@ -37,7 +37,7 @@ from ._split_table import SegmentRows, SplitTable
 from ._tar_header import BLOCK
 from ._writing import WriteHead, Writing, unfinished_writes
 
-__all__ = ["index_folder", "tars_by_split"]
+__all__ = ["PathRows", "index_folder", "index_paths", "paths_by_split", "tars_by_split"]
 
 _SHOWN = 3
 _DEFAULT_OPTIONS = IndexOptions()
@@ -70,6 +70,12 @@ def tars_by_split(root: str, tars: Iterable[str] | None = None) -> dict[str, lis
         splits = load_energon_splits(root, [relative_url(url, root) for url in infos])
         return {name: [infos[url] for url in urls if url in infos] for name, urls in splits.items()}
     return {name: [infos[url] for url in urls] for name, urls in shards_by_split(infos, root).items()}
+
+
+def paths_by_split(root: str, tars: Iterable[str] | None = None) -> dict[str, dict[str, ObjectInfo]]:
+    """As `tars_by_split`, each tar under its path below the folder."""
+    splits = tars_by_split(root, tars).items()
+    return {name: {_path(root, info.url): info for info in infos} for name, infos in splits}
 
 
 def index_folder(
@@ -106,9 +112,7 @@ def index_folder(
         options = replace(options, root=root, rule=_rule_of(before, options))
         shards = _known_shards(root, before)
         known = {shard.path: shard for shard in shards}
-        splits = {
-            name: {_path(root, info.url): info for info in infos} for name, infos in tars_by_split(root, tars).items()
-        }
+        splits = paths_by_split(root, tars)
         listed = {path: info for infos in splits.values() for path, info in infos.items()}
         missing = _missing(root, known.keys() - listed.keys()) if tars is None else set[str]()
         if options.force and known:
@@ -147,8 +151,7 @@ def _add(
             raise _ChangedError
 
     infos = {path: info for own in new.values() for path, info in own.items()}
-    with index_tars(infos.values(), options, on_indexed=on_indexed) as rows:
-        sources = {path: _PathRows(source, path) for path, source in zip(infos, rows, strict=True)}
+    with index_paths(infos, options, on_indexed) as sources:
         return append_rows(
             root,
             {name: [sources[path] for path in own] for name, own in new.items() if own},
@@ -179,8 +182,7 @@ def _index_again(
     for name, own in splits.items():
         paths[name] += [path for path in own if path not in known]
     tables = _tables(root, before)
-    with index_tars(infos.values(), options, on_indexed=on_indexed) as rows:
-        new = {path: _PathRows(source, path) for path, source in zip(infos, rows, strict=True)}
+    with index_paths(infos, options, on_indexed) as new:
         sources: dict[str, list[RowSource]] = {
             name: [new[path] if path in new else _rows_of(tables, known[path]) for path in own]
             for name, own in paths.items()
@@ -204,7 +206,7 @@ def _index_again(
 
 
 def _deleted_rows(
-    table: SplitTable, paths: Sequence[str], new: Mapping[str, _PathRows], known: Mapping[str, _KnownShard]
+    table: SplitTable, paths: Sequence[str], new: Mapping[str, PathRows], known: Mapping[str, _KnownShard]
 ) -> IntArray:
     """Return which rows of the new shards of a split are deleted: those that are now, or have the keys of such."""
     counts = [new[path].rows.record.samples if path in new else known[path].samples for path in paths]
@@ -224,8 +226,17 @@ def _deleted_rows(
     return np.concatenate(found) if found else np.empty(0, np.int64)
 
 
+@contextmanager
+def index_paths(
+    infos: Mapping[str, ObjectInfo], options: IndexOptions, on_indexed: OnIndexed | None = None
+) -> Iterator[dict[str, PathRows]]:
+    """Give the rows of tars, each under its path below the root of the dataset; otherwise as `index_tars`."""
+    with index_tars(infos.values(), options, on_indexed=on_indexed) as rows:
+        yield {path: PathRows(source, path) for path, source in zip(infos, rows, strict=True)}
+
+
 @dataclass(frozen=True, slots=True)
-class _PathRows:
+class PathRows:
     """The rows of a tar under its path below the root: a `RowSource`."""
 
     rows: TarRows

@@ -1,9 +1,9 @@
 """What is in the folder that a writer writes into, and whether the writer may join it.
 
 A writer joins a folder without shards, or a dataset that does not have the split yet and whose schema fits. Everything
-else needs ``append=True``, which adds to what is there, or ``overwrite=True``, which replaces the split. Tars that no
-manifest lists would be hidden by the one that the writer makes, so they are an error too, unless ``append=True`` makes
-them part of the dataset. Every writer asks here, before it writes anything.
+else needs ``append=True``, which adds to what is there, or ``overwrite=True``, which replaces the split; other splits
+are never replaced. Tars that no manifest lists would be hidden by the one that the writer makes, so they are an error
+too, unless ``append=True`` makes them part of the dataset. Every writer asks here, before it writes anything.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from shoal.errors import ObjectExistsError, ObjectNotFoundError
 from shoal.store._url import join_url, relative_url
 
-from ._commit import load_generation
+from ._commit import is_committed, load_generation
 from ._discovery import tars_below
 from ._generation import NO_GENERATION, Generation
 from ._new_segments import shard_paths
+from ._split_names import same_split
 from ._writing import UnfinishedWrite, unfinished_writes
 
 __all__ = ["WriteTarget", "enumerate_names", "fits_pattern", "list_tars", "load_target", "paths_to_replace"]
@@ -38,6 +39,8 @@ class WriteTarget:
     """Tars that are a dataset without a manifest. Where there is a manifest they are seen by nobody, and not listed."""
     unfinished: tuple[UnfinishedWrite, ...]
     """Other writes into the folder, which have finished shards that are not part of the dataset yet."""
+    own: tuple[UnfinishedWrite, ...]
+    """Writes of the same pattern that have not ended; of those that are committed only the folder is left."""
 
 
 def load_target(root: str, pattern: str) -> WriteTarget:
@@ -45,12 +48,15 @@ def load_target(root: str, pattern: str) -> WriteTarget:
     generation = load_generation(root)
     tars = [] if generation is not None else list_tars(root)
     # In this order: a tar that was listed is one of an unfinished write, unless its writer has committed it since.
-    writes = (write for write in unfinished_writes(root) if write.head.pattern != pattern)
-    unfinished = tuple(write for write in writes if not write.head.staged)
-    generation = load_generation(root) if tars else generation
+    writes = unfinished_writes(root, committed=True)
+    own = tuple(write for write in writes if write.head.pattern == pattern)
+    unfinished = tuple(write for write in writes if write.head.pattern != pattern and not write.head.staged)
+    generation = load_generation(root) if tars or writes else generation
     is_written = [write.head.pattern for write in unfinished]
     unlisted = () if generation is not None else [path for path in tars if not _fits_any(is_written, path)]
-    return WriteTarget(root, generation or NO_GENERATION, tuple(unlisted), unfinished)
+    if generation is not None:
+        unfinished = tuple(write for write in unfinished if not is_committed(root, generation, write.id))
+    return WriteTarget(root, generation or NO_GENERATION, tuple(unlisted), unfinished, own)
 
 
 def paths_to_replace(
@@ -64,8 +70,9 @@ def paths_to_replace(
 ) -> list[str]:
     """Return the shards that a write of ``splits``, whose names ``is_written`` tells, replaces.
 
-    With ``join`` the splits may exist: the write was allowed when it began. Raises ObjectExistsError where the writer
-    may not write; the error names the choices, without ``append=True`` unless ``can_append``.
+    With ``join`` the splits may exist: the write was allowed when it began. Shards of other splits are never replaced.
+    Raises ObjectExistsError where the writer may not write; the error names the choices, without ``append=True`` unless
+    ``can_append``.
     """
     append = ", pass append=True to add to it," if can_append else ""
     choices = f"Choose another folder{append} or pass overwrite=True to replace it"
@@ -78,20 +85,32 @@ def paths_to_replace(
             shard=target.root,
             hint=f"Choose another folder{adopt}",
         )
+    splits = {same_split(split, target.generation.splits) for split in splits}
     listed = {
         path: split
         for split, entry in target.generation.splits.items()
         for path in shard_paths(target.root, entry.segments)
         if split in splits or is_written(path)
     }
-    conflicts = [path for path, split in listed.items() if not join or split not in splits or is_written(path)]
+    taken = next((path for path, split in listed.items() if split not in splits), None)
+    if taken is not None:  # not even overwrite=True replaces a split that is not written
+        name, number = next(iter(splits), "other"), ", pass append=True for later numbers," if can_append else ""
+        raise ObjectExistsError(
+            f"Split {listed[taken]!r} has shards of the names that are to be written",
+            found=join_url(target.root, taken),
+            hint=f"Choose another folder{number} or other names, such as '{name}-%06d.tar'",
+        )
+    conflicts = [path for path in listed if not join or is_written(path)]
     if conflicts and not overwrite:
         subject = f"Split {listed[conflicts[0]]!r} already exists"
         raise ObjectExistsError(subject, found=join_url(target.root, conflicts[0]), hint=choices)
     if target.unlisted and not overwrite:
         found = join_url(target.root, target.unlisted[0])
         raise ObjectExistsError("Dataset already exists", found=found, hint=choices)
-    writing = next((write for write in target.unfinished if write.shards and write.head.split in splits), None)
+    writing = next(
+        (write for write in target.unfinished if write.shards and same_split(write.head.split or "", splits) in splits),
+        None,
+    )
     if writing is not None and not overwrite and not join:
         raise ObjectExistsError(
             f"Split {writing.head.split!r} is being written, or its writer was interrupted",

@@ -259,6 +259,14 @@ class Writing:
         write_rows_file(self.rows_url(self._next_number), record, rows, durable=durable)
         self._next_number += 1
 
+    def keep(self, count: int) -> None:
+        """Forget finished shards from this number on, and go on with that number; their tars stay."""
+        store = store_for(self.root)
+        for number, url in _rows_files(self.root, self.id).items():
+            if number >= count:
+                store.delete(url)
+        self._next_number = count
+
     def finished(self, *, gaps: bool = False) -> list[ShardRecord]:
         """Return the records of finished shards in the order of their numbers.
 
@@ -343,10 +351,10 @@ _OPEN: weakref.WeakValueDictionary[str, Writing] = weakref.WeakValueDictionary()
 # ---------------------------------------------------------------------------------------------------- unfinished writes
 
 
-def unfinished_writes(root: str) -> tuple[UnfinishedWrite, ...]:
+def unfinished_writes(root: str, *, committed: bool = False) -> tuple[UnfinishedWrite, ...]:
     """Return the writes into a dataset that somebody is at, or that were interrupted before they were committed.
 
-    Raises ManifestError where the head of one is damaged.
+    With ``committed``, also those that only have to be removed. Raises ManifestError where the head of one is damaged.
 
     Examples:
         >>> head = WriteHead("write", "a-%06d.tar", "train")
@@ -359,7 +367,7 @@ def unfinished_writes(root: str) -> tuple[UnfinishedWrite, ...]:
     return tuple(
         replace(write, shards=tuple(record for _, record in sorted(_finished(root, write.id).items())))
         for write in writes
-        if not is_committed(root, newest, write.id)
+        if committed or not is_committed(root, newest, write.id)
     )
 
 
