@@ -50,6 +50,21 @@ def _own_cache(_cache_folder, monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
+@pytest.fixture(params=["manifest", "segments"])
+def commits(request, monkeypatch):
+    """Both ways in which `ShardWriter` makes shards part of a dataset: by the old manifest, and by segments."""
+    from shoal.shard import _writer
+
+    monkeypatch.setattr(_writer, "_COMMITS", writer_commits(request.param))
+    return request.param
+
+
+def writer_commits(name):
+    from shoal.shard import _writer
+
+    return {"manifest": _writer.JournaledWrite, "segments": _writer.DatasetWrite}[name]
+
+
 @pytest.fixture(autouse=True)
 def _own_formats():
     """Formats that a test, or an example in a docstring, registers are gone after it."""

@@ -22,6 +22,7 @@ import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.shard.written import contents, files, index_of, read_written
 
 from shoal.errors import (
     EncodeError,
@@ -43,12 +44,14 @@ from shoal.shard import (
     ShardWriter,
     WriteOptions,
     index_shard,
-    load_index,
-    load_manifest,
     locate_shards,
     split_name,
 )
+from shoal.shard._commit import read_optional
 from shoal.store import LocalStore, register_store, store_for
+
+pytestmark = pytest.mark.usefixtures("commits")
+only_manifest = pytest.mark.parametrize("commits", ["manifest"], indirect=True)
 
 UNPACK = {
     None: bytes,
@@ -93,17 +96,13 @@ def broken(rows, error=None):
     raise RuntimeError("stop") if error is None else error
 
 
-def files(folder):
-    """Everything below a folder, by relative path."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
-
-
 def tars(folder):
     return sorted(name for name in files(folder) if name.endswith(".tar") and not name.startswith("."))
 
 
 def read_all(folder, **options):
-    source = ShardSource(locate_shards(str(folder), **options).shards)
+    located = locate_shards(str(folder), **options)
+    source = ShardSource(located.shards if located.table is None else located.table)
     try:
         return [row for run in source.stream() for row in run]
     finally:
@@ -131,7 +130,7 @@ def encoded(row):
 def test_the_same_samples_give_the_same_bytes(tmp_path, compression):
     for run in ("one", "two"):
         write(tmp_path / run, samples(40), max_samples=7, compression=compression, metadata={"b": 1, "a": [2]})
-    assert files(tmp_path / "one") == files(tmp_path / "two")
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
     assert len(tars(tmp_path / "one")) == 6
 
 
@@ -260,7 +259,7 @@ def test_a_pattern_without_a_number_holds_one_shard(tmp_path):
     assert tars(tmp_path / "one") == ["only.tar"]
     with pytest.raises(PatternError, match="has no number"):
         write(tmp_path / "two", samples(3), "only.tar", max_samples=2)
-    assert load_manifest(str(tmp_path / "two")) is None
+    assert read_written(str(tmp_path / "two")) is None
 
 
 def test_a_bad_pattern_is_refused_before_anything_is_touched(tmp_path):
@@ -279,9 +278,9 @@ def test_shards_are_read_in_the_order_they_were_written(tmp_path):
 def test_nothing_written_is_no_shard_and_an_empty_dataset(tmp_path):
     writer = write(tmp_path, [], metadata={"about": "nothing"})
     assert writer.shards == []
-    assert list(files(tmp_path)) == [".shoal/manifest.json"]
+    assert list(contents(tmp_path)) == [".shoal/manifest.json"]
     assert read_all(tmp_path) == []
-    assert load_manifest(str(tmp_path)).metadata == {"about": "nothing"}
+    assert read_written(str(tmp_path)).metadata == {"about": "nothing"}
 
 
 @pytest.mark.parametrize(
@@ -507,7 +506,7 @@ def test_leaving_by_an_exception_leaves_finished_shards_only(tmp_path):
         write(tmp_path, broken(samples(5)), max_samples=2)
     assert tars(tmp_path) == ["s-000000.tar", "s-000001.tar"]
     assert not [name for name in files(tmp_path) if name.endswith(".partial")]
-    assert load_manifest(str(tmp_path)) is None
+    assert read_written(str(tmp_path)) is None
 
 
 def test_a_folder_whose_writer_did_not_finish_is_not_taken_for_a_dataset(tmp_path):
@@ -578,10 +577,7 @@ def test_overwriting_gives_exactly_the_new_dataset(tmp_path):
     write(tmp_path / "a", samples(9), max_samples=2, metadata={"old": 1})
     write(tmp_path / "a", samples(5, start=100), max_samples=2, metadata={"new": 2}, overwrite=True)
     write(tmp_path / "b", samples(5, start=100), max_samples=2, metadata={"new": 2})
-    left, right = files(tmp_path / "a"), files(tmp_path / "b")
-    assert {name for name in left if not name.endswith("manifest.json")} == {
-        name for name in right if not name.endswith("manifest.json")
-    }
+    left, right = contents(tmp_path / "a"), contents(tmp_path / "b")
     assert {name: data for name, data in left.items() if name != ".shoal/manifest.json"} == {
         name: data for name, data in right.items() if name != ".shoal/manifest.json"
     }
@@ -600,7 +596,9 @@ def test_overwriting_a_dataset_without_a_manifest_removes_what_is_left_of_it(tmp
 def test_the_old_dataset_stays_until_the_new_one_is_whole(tmp_path):
     write(tmp_path, samples(6), max_samples=2)
     before = {
-        name: data for name, data in files(tmp_path).items() if name.endswith((".tar", ".arrow", "manifest.json"))
+        name: data
+        for name, data in files(tmp_path).items()
+        if name.endswith((".tar", ".arrow", ".rec", ".parquet", "manifest.json"))
     }
     with ShardWriter(tmp_path / "s-%06d.tar", max_samples=2, overwrite=True) as writer:
         for row in samples(5, start=50):
@@ -628,7 +626,7 @@ def test_overwriting_with_nothing_gives_an_empty_dataset(tmp_path):
 def test_two_patterns_in_one_folder_are_two_splits_of_one_dataset(tmp_path):
     write(tmp_path, samples(5), "train-%06d.tar", max_samples=2, metadata={"by": "me"})
     write(tmp_path, samples(3, start=90), "val-%06d.tar", max_samples=2)
-    manifest = load_manifest(str(tmp_path))
+    manifest = read_written(str(tmp_path))
     assert {name: [record.samples for record in records] for name, records in manifest.splits.items()} == {
         "train": [2, 2, 1],
         "validation": [2, 1],
@@ -642,7 +640,7 @@ def test_two_writers_open_at_once_do_not_lose_each_others_shards(tmp_path):
     with ShardWriter(tmp_path / "train-%06d.tar") as train, ShardWriter(tmp_path / "val-%06d.tar") as val:
         for number, row in enumerate(samples(10)):
             (val if number % 5 == 0 else train).write(row)
-    manifest = load_manifest(str(tmp_path))
+    manifest = read_written(str(tmp_path))
     assert {name: sum(record.samples for record in records) for name, records in manifest.splits.items()} == {
         "train": 8,
         "validation": 2,
@@ -659,7 +657,7 @@ def test_overwriting_one_split_leaves_the_other_alone(tmp_path):
 
 def test_a_named_split_wins_over_the_name(tmp_path):
     write(tmp_path, samples(1), "train-%06d.tar", split="dev set")
-    assert list(load_manifest(str(tmp_path)).splits) == ["dev set"]
+    assert list(read_written(str(tmp_path)).splits) == ["dev set"]
 
 
 # ------------------------------------------------------------------------------------------------------------- resuming
@@ -682,7 +680,7 @@ def test_a_rerun_goes_on_after_the_finished_shards(tmp_path, count):
     finished = marks(tmp_path / "a")
     writer = write(tmp_path / "a", rows, resume=True, **options)
     write(tmp_path / "b", rows, **options)
-    assert files(tmp_path / "a") == files(tmp_path / "b")
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
     assert {name: mark for name, mark in marks(tmp_path / "a").items() if name in finished} == finished
     assert len(finished) == max(0, count - 1) // 3
     assert writer.samples == 10
@@ -693,7 +691,7 @@ def test_numbered_keys_go_on_too(tmp_path):
     interrupt(tmp_path / "a", rows, 5, max_samples=2)
     write(tmp_path / "a", rows, max_samples=2, resume=True)
     write(tmp_path / "b", rows, max_samples=2)
-    assert files(tmp_path / "a") == files(tmp_path / "b")
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
 
 
 def test_resuming_may_be_interrupted_again(tmp_path):
@@ -702,13 +700,13 @@ def test_resuming_may_be_interrupted_again(tmp_path):
         interrupt(tmp_path / "a", rows, count, max_samples=2, **({"resume": True} if count > 4 else {}))
     write(tmp_path / "a", rows, max_samples=2, resume=True)
     write(tmp_path / "b", rows, max_samples=2)
-    assert files(tmp_path / "a") == files(tmp_path / "b")
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
 
 
 def test_resuming_nothing_is_a_plain_write(tmp_path):
     write(tmp_path / "a", samples(4), resume=True)
     write(tmp_path / "b", samples(4))
-    assert files(tmp_path / "a") == files(tmp_path / "b")
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
 
 
 @pytest.mark.parametrize(
@@ -736,14 +734,14 @@ def test_other_samples_are_noticed(tmp_path, rows):
     with pytest.raises(WriteError, match=r"not those of the interrupted run.*expected key") as error:
         write(tmp_path, rows, max_samples=3, resume=True)
     assert error.value.shard is not None
-    assert load_manifest(str(tmp_path)) is None
+    assert read_written(str(tmp_path)) is None
 
 
 def test_fewer_samples_are_noticed(tmp_path):
     interrupt(tmp_path, samples(9), 8, max_samples=3)
     with pytest.raises(WriteError, match="ended before"):
         write(tmp_path, samples(5), max_samples=3, resume=True)
-    assert load_manifest(str(tmp_path)) is None
+    assert read_written(str(tmp_path)) is None
 
 
 def test_a_finished_shard_that_was_removed_meanwhile_is_written_again(tmp_path):
@@ -752,27 +750,29 @@ def test_a_finished_shard_that_was_removed_meanwhile_is_written_again(tmp_path):
     (tmp_path / "a" / "s-000001.tar").unlink()
     write(tmp_path / "a", rows, max_samples=2, resume=True)
     write(tmp_path / "b", rows, max_samples=2)
-    assert files(tmp_path / "a") == files(tmp_path / "b")
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
 
 
 def test_starting_over_leaves_nothing_of_the_interrupted_run(tmp_path):
     interrupt(tmp_path / "a", samples(9), 8, max_samples=1)
     write(tmp_path / "a", samples(2), max_samples=1)
     write(tmp_path / "b", samples(2), max_samples=1)
-    assert files(tmp_path / "a") == files(tmp_path / "b")
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
 
 
-def test_another_writers_journal_is_left_alone(tmp_path):
+def test_what_another_writer_has_finished_is_left_alone(tmp_path):
     interrupt(tmp_path, samples(5), 4, max_samples=2)  # of s-%06d.tar
-    journals = {name: data for name, data in files(tmp_path).items() if "journal" in name}
+    own = {name: data for name, data in files(tmp_path).items() if re.search(r"journal|writing/|s-0000", name)}
+    assert len(own) > 1
     with pytest.raises(ObjectExistsError, match="being written"):
         write(tmp_path, samples(2), "other-%06d.tar")
     write(tmp_path, samples(2), "other-%06d.tar", append=True)
-    assert {name: data for name, data in files(tmp_path).items() if "journal" in name} == journals
+    assert {name: data for name, data in files(tmp_path).items() if name in own} == own
     write(tmp_path, samples(5), max_samples=2, resume=True)
-    assert load_manifest(str(tmp_path)).samples == 7
+    assert read_written(str(tmp_path)).samples == 7
 
 
+@only_manifest
 @pytest.mark.parametrize("text", [b"garbage\n", b"{}\n", b'{"pattern": 5, "options": {}}\n', b"[1]\n\xff\n"])
 def test_a_journal_that_cannot_be_read_says_so(tmp_path, text):
     interrupt(tmp_path, samples(5), 4, max_samples=2)
@@ -784,6 +784,7 @@ def test_a_journal_that_cannot_be_read_says_so(tmp_path, text):
     assert len(read_all(tmp_path)) == 5
 
 
+@only_manifest
 def test_a_line_that_was_being_written_does_not_count(tmp_path):
     rows = samples(9)
     interrupt(tmp_path / "a", rows, 8, max_samples=2)
@@ -791,7 +792,7 @@ def test_a_line_that_was_being_written_does_not_count(tmp_path):
     journal.write_bytes(journal.read_bytes()[:-20])
     write(tmp_path / "a", rows, max_samples=2, resume=True)
     write(tmp_path / "b", rows, max_samples=2)
-    assert files(tmp_path / "a") == files(tmp_path / "b")
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
 
 
 def test_resuming_an_overwrite(tmp_path):
@@ -800,7 +801,7 @@ def test_resuming_an_overwrite(tmp_path):
     assert [row["__key__"] for row in read_all(tmp_path / "a")] == [row["__key__"] for row in samples(4)]
     write(tmp_path / "a", samples(9, start=30), max_samples=2, overwrite=True, resume=True)
     write(tmp_path / "b", samples(9, start=30), max_samples=2)
-    assert files(tmp_path / "a") == files(tmp_path / "b")
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
 
 
 # --------------------------------------------------------------------------------------------------- a store that fails
@@ -816,13 +817,23 @@ class FullDisk(LocalStore):
         return url.removeprefix("full://")
 
     def create(self, url):
-        return FullWriter(self, super().create(self._path(url)))
+        writer = super().create(self._path(url))
+        return writer if url.endswith(".json") else FullWriter(self, writer)  # there is room for small documents
 
     def __getattribute__(self, name):
         found = super().__getattribute__(name)
         if name in {"info", "open", "list", "read_all", "append", "delete", "is_folder", "write_all"}:
-            return lambda url, *rest: found(url.removeprefix("full://"), *rest)
+            return lambda url, *rest, **options: found(url.removeprefix("full://"), *rest, **options)
         return found
+
+    def update(self, url, change):
+        """Another writer may be ``change`` itself, which is how shoal finds out what a store can do."""
+        while True:
+            before = read_optional(url)
+            data = change(before)
+            if read_optional(url) == before:
+                self.write_all(url, data)
+                return
 
 
 class FullWriter:
@@ -859,7 +870,7 @@ def test_a_disk_that_is_full_leaves_no_half_shard_even_if_the_caller_goes_on(tmp
     with pytest.raises(WriteError, match="not finished"):
         writer.close()
     assert not [name for name in files(tmp_path) if name.endswith(".partial")]
-    assert load_manifest(str(tmp_path)) is None
+    assert read_written(str(tmp_path)) is None
     for name in tars(tmp_path):
         with tarfile.open(tmp_path / name) as tar:
             assert len(tar.getmembers()) % 3 == 0
@@ -873,7 +884,7 @@ def test_a_disk_that_is_full_at_the_end_leaves_no_manifest(tmp_path, room):
     with pytest.raises(StoreError, match="No space"):
         write(f"full://{tmp_path}", samples(60, size=60_000), max_bytes=2_000_000)
     assert not [name for name in files(tmp_path) if name.endswith(".partial")]
-    assert load_manifest(str(tmp_path)) is None
+    assert read_written(str(tmp_path)) is None
 
 
 # --------------------------------------------------------------------------------------------- what is known at the end
@@ -906,7 +917,7 @@ def test_metadata_is_in_the_manifest_and_in_each_shard_but_no_sample(tmp_path):
         with tarfile.open(tmp_path / name) as tar:
             assert tar.getnames()[-1] == "__meta__"
             assert json.load(tar.extractfile("__meta__")) == metadata
-    assert load_manifest(str(tmp_path)).metadata == metadata
+    assert read_written(str(tmp_path)).metadata == metadata
     assert [row["__key__"] for row in read_all(tmp_path)] == [row["__key__"] for row in samples(4)]
     reader = store_for("").open(str(tmp_path / "s-000000.tar"))
     assert [row["__key__"] for row in SampleStream(ReaderFeed(reader), "x")] == ["k00000", "k00001"]
@@ -939,10 +950,7 @@ def test_the_index_of_a_large_shard_is_what_a_scan_finds(tmp_path, compression):
     tar = UNPACK[compression](Path(path).read_bytes())
     (tmp_path / "plain.tar").write_bytes(tar)
     reader = store_for(path).open(str(tmp_path / "plain.tar"))
-    scanned, written = (
-        index_shard(reader),
-        load_index(str(tmp_path / ".shoal/index" / f"{writer.shards[0].path}.arrow")),
-    )
+    scanned, written = index_shard(reader), index_of(tmp_path, writer.shards[0].path)
     reader.close()
     assert written.keys.equals(scanned.keys)
     for name, extents in scanned.fields.items():
@@ -1005,7 +1013,7 @@ def test_samples_that_are_all_of_one_type_give_the_manifest_its_schema(tmp_path,
     with ShardWriter(tmp_path / "x.tar") as writer:
         for sample in samples:
             writer.write(sample)
-    schema = load_manifest(str(tmp_path)).schema
+    schema = read_written(str(tmp_path)).schema
     assert (schema and schema["title"]) == expected
 
 
@@ -1020,7 +1028,7 @@ def test_a_typed_sample_that_does_not_fit_is_told_with_its_number(tmp_path):
 def test_a_name_says_how_a_shard_is_compressed(tmp_path, ending, kind):
     with ShardWriter(tmp_path / f"x-%d.{ending}") as writer:
         writer.write({"__key__": "a", "txt": "x"})
-    assert load_manifest(str(tmp_path)).shards[0].compression == kind
+    assert read_written(str(tmp_path)).shards[0].compression == kind
     stored = (tmp_path / f"x-0.{ending}").read_bytes()
     with tarfile.open(fileobj=io.BytesIO(UNPACK[kind](stored))) as tar:
         assert tar.getnames() == ["a.txt"]

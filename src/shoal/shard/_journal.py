@@ -12,16 +12,14 @@ new one, never a mix.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import msgspec
 
 from shoal.errors import ManifestError, ObjectNotFoundError, WriteError
-from shoal.store._pattern import numbered_name
 from shoal.store._registry import store_for
 from shoal.store._url import base_name, join_url
 
@@ -42,12 +40,9 @@ __all__ = [
     "Journal",
     "UnfinishedWrite",
     "commit",
-    "edge_keys",
     "is_unfinished",
     "recover",
-    "shards_there",
     "staging_url",
-    "still_there",
     "unfinished_writes",
 ]
 
@@ -270,34 +265,3 @@ def _commit_record(root: str) -> _Commit | None:
     for path in (*record.paths, *record.removed):
         check_inside(path, url)
     return record
-
-
-def shards_there(folder: str, pattern: str, start: int = 0) -> Iterator[str]:
-    """The shards in ``folder`` that ``pattern`` names, from number ``start`` on, up to the first that is missing."""
-    numbers = itertools.count(start) if numbered_name(pattern, 0) != pattern else range(start, 1)
-    paths = (numbered_name(pattern, number) for number in numbers)
-    return itertools.takewhile(lambda path: _size(join_url(folder, path)) is not None, paths)
-
-
-def still_there(finished: Sequence[ShardRecord], folders: Sequence[str]) -> list[ShardRecord]:
-    """The finished shards up to the first that somebody removed or changed meanwhile."""
-
-    def is_there(record: ShardRecord) -> bool:
-        return any(_size(join_url(folder, record.path)) == record.bytes for folder in folders)
-
-    return list(itertools.takewhile(is_there, finished))
-
-
-def edge_keys(records: Sequence[ShardRecord]) -> Iterator[tuple[str | None, str]]:
-    """For each sample of ``records`` its key, where it is known (the first and last of a shard), and its shard."""
-    for record in records:
-        for position in range(record.samples):
-            last = position == record.samples - 1
-            yield record.first_key if position == 0 else record.last_key if last else None, record.path
-
-
-def _size(url: str) -> int | None:
-    try:
-        return store_for(url).info(url).size
-    except ObjectNotFoundError:
-        return None

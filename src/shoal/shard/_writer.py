@@ -5,42 +5,37 @@ from __future__ import annotations
 import os
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any, Literal, Self
 
 import msgspec
 
 from shoal.codec._codec import EncodeOptions
-from shoal.errors import ObjectExistsError, OptionError, ShoalError, ShoalWarning, WriteError
+from shoal.errors import OptionError, ShoalError, ShoalWarning, WriteError
 from shoal.sample._annotations import is_record, schema_of
 from shoal.sample._packable import pack
 from shoal.schema._json_schema import schema_to_json
-from shoal.store._pattern import number_in_name, numbered_name
+from shoal.store._pattern import numbered_name
 from shoal.store._url import base_name, join_url, parent_url, relative_url
 
 from ._compression import check_compression, fitting_compression
-from ._destination import Destination, check_payload_fits, index_unlisted, load_destination, save_indexes
-from ._journal import Journal, commit, edge_keys, recover, shards_there, staging_url, still_there
-from ._manifest import (
-    Manifest,
-    ShardRecord,
-    check_schema_fits,
-    joined_schema,
-    manifest_metadata,
-    merge_shards,
-)
+from ._dataset_write import DatasetWrite, SchemaDocument, ShardCommits
+from ._journaled_write import JournaledWrite
+from ._manifest import ShardRecord, manifest_metadata
 from ._member_names import META_MEMBER, check_key
 from ._shard_file import SampleEncoder, ShardFile
 from ._shard_rows import ShardRows
-from ._split_names import same_split, split_of
-from ._stored_rows import remove_shards, save_rows
+from ._split_names import split_of
+from ._stored_rows import save_rows
 from ._tar_header import BLOCK, padded
 
 __all__ = ["ShardWriter", "WriteOptions", "write_shard"]
 
 FieldOrder = Literal["given", "sorted"]
+_COMMITS: type[DatasetWrite | JournaledWrite] = JournaledWrite
+"""How shards become part of a dataset. `DatasetWrite` writes segments; it takes over once everything reads them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,34 +131,40 @@ class ShardWriter:
         self._meta = msgspec.json.encode(self.metadata) if self.metadata else b""
         self._max_sample_bytes = max_bytes - (padded(len(self._meta)) + BLOCK if self._meta else 0)
         self.root = parent_url(pattern) if root is None else root
-        self.shards: list[ShardRecord] = []
-        """The finished shards."""
         self.samples = 0
         """How many samples were taken, those passed over on resuming included."""
         self._name = base_name(pattern) if root is None else relative_url(pattern, root)
-        numbered_name(self._name, 0)  # a bad pattern is refused now, not when the first shard is full
-        self._split = split
+        first_name = numbered_name(self._name, 0)  # a bad pattern is refused now, not when the first shard is full
         self._schema = None if schema is None else dict(schema)
-        self._overwrite = overwrite
-        self._resume = resume
+        self._commits: ShardCommits = _COMMITS(
+            self.root,
+            self._name,
+            split_of(first_name) if split is None else split,
+            {**asdict(self.options), "metadata": self.metadata, "split": split},
+            overwrite=overwrite,
+            resume=resume,
+            append=append,
+        )
         self._append = append
-        self._first_number = 0
-        """The number of the first shard that is written."""
-        self.samples_before = 0
-        """With ``append=True``, how many samples the split has before those that are written."""
-        self._split_name = split if split is not None else split_of(numbered_name(self._name, 0))
-        self._is_one_tar = numbered_name(self._name, 0) == self._name
-        self._replaced: list[str] = []
-        self._listed_before = Manifest({})
-        settings = {**asdict(self.options), "metadata": self.metadata, "split": split}
-        self._journal = Journal(self.root, self._name, {**settings, "append": True} if append else settings)
         self._state: Literal["new", "open", "failed", "closed"] = "new"
         self._file: ShardFile | None = None
         self._keys: set[str] = set()
         self._encoder = SampleEncoder(EncodeOptions(allow_pickle=allow_pickle), sort_fields=field_order == "sorted")
         self._typed = _TypedSamples()
+        self._payload: bytes | None = None
+        """Of the first sample."""
         self._samples_to_skip = 0
-        self._resumed_keys = edge_keys([])
+        self._resumed_keys = _edge_keys([])
+
+    @property
+    def shards(self) -> list[ShardRecord]:
+        """The finished shards."""
+        return self._commits.shards
+
+    @property
+    def samples_before(self) -> int:
+        """With ``append=True``, how many samples the split has before those that are written."""
+        return self._commits.samples_before
 
     def __enter__(self) -> Self:
         self._open()
@@ -181,81 +182,15 @@ class ShardWriter:
         """Look at what exists, and refuse before anything is written. This is the first I/O."""
         if self._state != "new":
             return
-        recover(self.root)
-        finished = self._journal.read() if self._resume else []
-        destination = self._destination = load_destination(self.root, self._name)
-        self._split_name = same_split(self._split_name, destination.manifest.splits)
-        is_left_over = self._journal.left_in_place()
-        if is_left_over:  # tars with these names are ours
-            unlisted = tuple(path for path in destination.unlisted if not self._has_name(path))
-            destination = self._destination = replace(destination, unlisted=unlisted)
-        self._check_fits(destination.manifest, ())
-        if self._append:
-            self._plan_append(destination)
-            self._replaced = [] if is_left_over else list(shards_there(self.root, self._name, self._first_number))
-        elif finished and finished == [one for one in destination.manifest.shards if self._has_name(one.path)]:
-            self._replaced = []  # killed after the manifest was written: nothing is left to do
-        else:
-            finished = still_there(finished, (staging_url(self.root), self.root))
-            found = destination.paths_to_replace(
-                (self._split_name,), self._has_name, overwrite=self._overwrite, join=bool(finished)
-            )
-            there = () if is_left_over else shards_there(self.root, self._name)
-            self._replaced = list(dict.fromkeys([*found, *there]))
-        if self._replaced and not self._overwrite:  # tars that no manifest lists have these names
-            raise ObjectExistsError(
-                "Dataset already exists",
-                found=join_url(self.root, self._replaced[0]),
-                hint="Choose another folder or name, or pass overwrite=True to replace it",
-            )
-        self._folder = staging_url(self.root) if self._replaced else self.root
-        self._start(finished)
-        self._state = "open"
-
-    def _has_name(self, path: str) -> bool:
-        return number_in_name(self._name, path) is not None
-
-    def _plan_append(self, destination: Destination) -> None:
-        """Number the new shards and samples after those that are there; index those that no manifest lists."""
-        self._listed_before = before = index_unlisted(destination)
-        self._split_name = same_split(self._split_name, before.splits)
-        numbers = [number_in_name(self._name, record.path) for record in before.shards]
-        self._first_number = 1 + max((number for number in numbers if number is not None), default=-1)
-        if self._first_number and self._is_one_tar:
-            raise OptionError(
-                "append=True needs a number in the name of new shards", expected="such as a-%06d.tar", found=self._name
-            )
-        splits = before.splits.items()
-        self.samples_before = sum(
-            record.samples
-            for split, records in splits
-            for record in records
-            if split == self._split_name or self._has_name(record.path)
-        )
-
-    def _check_fits(self, before: Manifest, records: Sequence[ShardRecord]) -> None:
-        """Raise SchemaMismatchError or ObjectExistsError where these shards do not fit those that stay."""
-        schema = self._schema or self._typed.schema(self.samples)
-        if self._append or (schema is None and not records):
-            return
-        hint = "Choose another folder, or pass append=True to keep samples of both types"
-        stay = self._without_replaced(before)
-        check_schema_fits(stay, schema, records, hint=hint)
-        if schema is None and len(records) == 1:
-            check_payload_fits(stay, join_url(self._folder, records[0].path), hint=hint)
-
-    def _without_replaced(self, before: Manifest) -> Manifest:
-        """The manifest with the shards that stay."""
-        stay = {name: tuple(one for one in records if self._is_kept(one)) for name, records in before.splits.items()}
-        return replace(before, splits=stay)
-
-    def _start(self, finished: list[ShardRecord]) -> None:
-        """Take away what an interrupted run left behind its finished shards, and begin the journal."""
-        remove_shards(self._folder, list(shards_there(self._folder, self._name, self._first_number + len(finished))))
-        self.shards = finished
+        try:
+            self._commits.begin(self._schema)
+        except BaseException:
+            self._commits.close()
+            raise
+        finished = list(self.shards)
         self._samples_to_skip = sum(record.samples for record in finished)
-        self._resumed_keys = edge_keys(list(finished))
-        self._journal.start(finished, staged=bool(self._replaced))
+        self._resumed_keys = _edge_keys(finished)
+        self._state = "open"
 
     def write(self, sample: Mapping[str, Any] | tuple[str, Mapping[str, Any]] | Any) -> None:
         """Write one sample: a mapping, a ``(key, mapping)`` pair, or a typed one: a packable, a dataclass...
@@ -280,6 +215,8 @@ class ShardWriter:
             is_new = key not in self._keys
             if is_new:
                 file.write(encoded)
+                if self._payload is None and file.samples == 1 and not self.shards:
+                    self._payload = dict(zip(encoded[1], encoded[2], strict=True)).get("msgpack")
         except BaseException:
             self._fail()
             raise
@@ -330,10 +267,13 @@ class ShardWriter:
 
     def _new_file(self) -> ShardFile:
         options = self.options
-        self._path = numbered_name(self._name, self._first_number + len(self.shards))
-        url = join_url(self._folder, self._path)
+        self._path = self._commits.next_path()
         file = ShardFile(
-            url, compression=options.compression, level=options.level, mtime=options.mtime, hashed=options.hashed
+            self._commits.url(self._path),
+            compression=options.compression,
+            level=options.level,
+            mtime=options.mtime,
+            hashed=options.hashed,
         )
         self._keys.clear()
         return file
@@ -347,7 +287,6 @@ class ShardWriter:
             file.write_extra(META_MEMBER, self._meta)
         written = file.commit(durable=self.options.durable)
         self._file = None
-        save_rows(written.index, self._folder, self._path)
         keys = written.index.keys
         record = ShardRecord(
             self._path,
@@ -359,13 +298,10 @@ class ShardWriter:
             written.sha256,
             written.fields,
         )
-        try:
-            self._check_fits(self._destination.manifest, [*self.shards, record])
-        except ShoalError:
-            remove_shards(self._folder, [self._path])
-            raise
-        self.shards.append(record)
-        self._journal.add(record)
+        self._commits.add(record, written.index, self._schema_so_far(), self._payload, durable=self.options.durable)
+
+    def _schema_so_far(self) -> SchemaDocument | None:
+        return self._schema or self._typed.schema(self.samples)
 
     def close(self) -> None:
         """Finish the last shard and write the manifest: from now on the dataset is there."""
@@ -377,21 +313,11 @@ class ShardWriter:
             self._open()
             self._finish_shard()
             self._check_all_skipped()
-            self._publish()
+            self._commits.commit(self._schema_so_far(), self.metadata)
         except BaseException:
             self._fail()
             raise
         self._state = "closed"
-
-    def _publish(self) -> None:
-        if self._append:
-            save_indexes(self._destination, self._listed_before)
-        if self._replaced:
-            staged = [record.path for record in self.shards]
-            commit(self.root, self._manifest, staged=staged, replaced=self._replaced)
-        else:
-            commit(self.root, self._manifest)
-        self._journal.remove()
 
     def _check_all_skipped(self) -> None:
         if self._samples_to_skip:
@@ -401,56 +327,27 @@ class ShardWriter:
                 hint="start over without resume",
             )
 
-    def _manifest(self, before: Manifest) -> Manifest:
-        """The new manifest, of the one that is there now: another writer may have ended in this folder meanwhile."""
-        if self._append:
-            before = self._with_unlisted(before)
-        else:
-            self._destination.refuse_new(before, (self._split_name,), [record.path for record in self.shards])
-            self._check_fits(before, self.shards)
-        kept = self._without_replaced(before)
-        if not kept.shards:
-            before = kept = Manifest({})  # nothing of it stays
-        schema = joined_schema(kept, self._schema or self._typed.schema(self.samples), self.shards)
-        manifest = replace(kept, metadata={**before.metadata, **self.metadata}, schema=schema)
-        split, records = self._split_name, self.shards
-        if not records:
-            return manifest
-        if self._append:  # behind all others, whatever their names: positions stay what they were
-            return replace(manifest, splits={**manifest.splits, split: (*manifest.splits.get(split, ()), *records)})
-        return merge_shards(manifest, split, records)
-
-    def _with_unlisted(self, manifest: Manifest) -> Manifest:
-        """The manifest with the tars that no manifest listed before this write."""
-        listed = {record.path for record in manifest.shards}
-        unlisted = set(self._destination.unlisted)
-        for split, records in self._listed_before.splits.items():
-            new = [record for record in records if record.path in unlisted and record.path not in listed]
-            manifest = merge_shards(manifest, split, new) if new else manifest
-        return manifest
-
-    def _is_kept(self, record: ShardRecord) -> bool:
-        """Whether a shard that was there is none of those that are written or replaced now."""
-        number = number_in_name(self._name, record.path)
-        return (number is None or number < self._first_number) and record.path not in self._replaced
-
     def abort(self) -> None:
         """Give up: the open shard vanishes, finished ones stay for a resumed run, no manifest is written.
 
         What was to be appended vanishes as a whole.
         """
-        whole = self._state == "open"
-        self._fail()
+        is_open = self._state == "open"
+        self._drop_file()
         self._state = "closed"
-        if self._append and whole:
-            remove_shards(self._folder, [record.path for record in self.shards])
-            self._journal.remove()
-            self.shards = []
+        if is_open:
+            self._commits.abort()
 
     def _fail(self) -> None:
+        self._state = "failed"
+        try:
+            self._drop_file()
+        finally:
+            self._commits.close()
+
+    def _drop_file(self) -> None:
         """Drop the open shard, which may be incomplete."""
         file, self._file = self._file, None
-        self._state = "failed"
         if file is not None:
             file.abort()
 
@@ -490,8 +387,17 @@ def write_shard(
     except BaseException:
         file.abort()
         raise
-    save_rows(index, parent_url(url), base_name(url))
+    if _COMMITS is JournaledWrite:
+        save_rows(index, parent_url(url), base_name(url))
     return index
+
+
+def _edge_keys(records: Sequence[ShardRecord]) -> Iterator[tuple[str | None, str]]:
+    """For each sample of ``records`` its key, where it is known (the first and last of a shard), and its shard."""
+    for record in records:
+        for position in range(record.samples):
+            last = position == record.samples - 1
+            yield record.first_key if position == 0 else record.last_key if last else None, record.path
 
 
 def _shard_pattern(pattern: str, split: str | None) -> str:
