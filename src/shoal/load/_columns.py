@@ -416,16 +416,19 @@ def _stack(arrays: list[npt.NDArray[Any]], name: str, ragged: Ragged) -> Any:
     return np.stack(arrays) if arrays else np.empty(0)
 
 
-_FLOAT64, _FALSE, _TRUE = 0xCB, 0xC2, 0xC3
+_TRUE = 0xC3
 _INTS = {
     0xCC: ">u1", 0xCD: ">u2", 0xCE: ">u4", 0xCF: ">u8", 0xD0: ">i1", 0xD1: ">i2", 0xD2: ">i4", 0xD3: ">i8",
 }  # fmt: skip
-_IS_INT = np.zeros(256, bool)
-_IS_INT[:0x80] = _IS_INT[0xE0:] = _IS_INT[list(_INTS)] = True
-_IS_BYTES = np.zeros(256, bool)
-_IS_BYTES[0xC4:0xC7] = True
-_IS_TEXT = np.zeros(256, bool)
-_IS_TEXT[0xA0:0xC0] = _IS_TEXT[0xD9:0xDC] = True
+_CODES: Mapping[type, Sequence[int]] = {
+    StrType: [*range(0xA0, 0xC0), *range(0xD9, 0xDC)],
+    IntType: [*range(0x80), *range(0xE0, 0x100), *_INTS],
+    FloatType: [0xCB],
+    BoolType: [0xC2, _TRUE],
+    BytesType: range(0xC4, 0xC7),
+}
+"""The first bytes of values that are stored simply as what they are."""
+_IS_PLAIN = {kind: np.isin(np.arange(256), list(codes)) for kind, codes in _CODES.items()}
 
 
 def inner_type(kind: FieldType) -> FieldType:
@@ -450,18 +453,19 @@ def plain_values(data: Buffer, locations: FieldLocations, kind: FieldType) -> Co
     None if it is stored in more than one way, or not simply as the value: null in some samples, an int in a field of
     floats. Then the samples have to be decoded.
     """
-    return _READERS[type(inner_type(kind))](data, locations)
+    inner = type(inner_type(kind))
+    return _READERS[inner](data, locations) if bool(_IS_PLAIN[inner][locations.codes].all()) else None
 
 
 def values_in_place(data: Buffer, locations: FieldLocations, kind: FieldType) -> Values | None:
     """Return the same for many payloads that stay in memory: strings and bytes are created on access."""
-    inner = inner_type(kind)
-    if isinstance(inner, StrType):
-        spans = _text_spans(data, locations)
-        return None if spans is None or not _are_utf8(spans) else _Texts(spans)
-    if isinstance(inner, BytesType):
-        return _ByteStrings(memoryview(data), locations) if bool(_IS_BYTES[locations.codes].all()) else None
-    return plain_values(data, locations, kind)
+    inner = type(inner_type(kind))
+    if inner not in (StrType, BytesType) or not bool(_IS_PLAIN[inner][locations.codes].all()):
+        return plain_values(data, locations, kind)
+    if inner is BytesType:
+        return _ByteStrings(memoryview(data), locations)
+    spans = _text_spans(data, locations)
+    return None if spans is None or not _are_utf8(spans) else _Texts(spans)
 
 
 class _Texts:
@@ -491,21 +495,17 @@ def _are_utf8(spans: pa.Array) -> bool:
     return True
 
 
-def _floats(data: Buffer, locations: FieldLocations) -> Column | None:
-    if not bool((locations.codes == _FLOAT64).all()):
-        return None
+def _floats(data: Buffer, locations: FieldLocations) -> Column:
     return gather(data, locations.starts, 8).view(">f8").astype(np.float64)
 
 
-def _bools(data: Buffer, locations: FieldLocations) -> Column | None:
+def _bools(data: Buffer, locations: FieldLocations) -> Column:
     values: Column = locations.codes == _TRUE
-    return values if bool((values | (locations.codes == _FALSE)).all()) else None
+    return values
 
 
 def _ints(data: Buffer, locations: FieldLocations) -> Column | None:
     codes = locations.codes
-    if not bool(_IS_INT[codes].all()):
-        return None
     values = codes.astype(np.int8).astype(np.int64)  # right for small ints, which are their own code
     for code, dtype in _INTS.items():
         rows = np.flatnonzero(codes == code)
@@ -530,8 +530,6 @@ def _text_spans(data: Buffer, locations: FieldLocations) -> pa.Array | None:
 
     Arrow's offsets must rise, so None if payloads are not in order.
     """
-    if not bool(_IS_TEXT[locations.codes].all()):
-        return None
     count = len(locations.starts)
     offsets = np.empty(2 * count + 1, np.int64)
     offsets[:-1:2] = locations.starts
@@ -547,9 +545,7 @@ def _take_texts(spans: pa.Array, rows: IntArray) -> Column:
     return texts
 
 
-def _byte_strings(data: Buffer, locations: FieldLocations) -> Column | None:
-    if not bool(_IS_BYTES[locations.codes].all()):
-        return None
+def _byte_strings(data: Buffer, locations: FieldLocations) -> Column:
     return _take_bytes(memoryview(data), locations.starts, locations.sizes)
 
 
