@@ -28,10 +28,13 @@ from shoal.store._registry import store_for
 from ._arrow_arrays import common_type
 from ._background_thread import WriteBehindBuffer
 from ._byte_reader import PlainBytes
+from ._extents import shard_extents
 from ._index_build import MOST_WIDE_FIELDS, BlockCutter
 from ._member_names import WEBDATASET_RULE
 from ._metadata_columns import MOST_COLUMNS
 from ._open_shards import shard_of_rows
+from ._read import Fetched, columns_of
+from ._read_plan import ONE_RANGE
 from ._shard import Shard
 from ._shard_file import WrittenShard, end_marker
 from ._shard_rows import FieldExtents, IndexMetadata, LongExtents, ShardRows, damaged, field_totals
@@ -185,11 +188,26 @@ def _parts(runs: Sequence[CopyRun]) -> Iterator[list[CopyRun]]:
 def _long_pieces(shards: _SourceShards, run: CopyRun) -> Iterator[_Piece]:
     """By the source's blocks, each checked as a whole; of the first and the last only what belongs to the run."""
     starts = shards.copy_source(run.shard).starts
-    for low, high, data in shards.open(run.shard).checked_blocks(run.start, run.stop):
+    for low, high, data in _checked_blocks(shards.open(run.shard), run.start, run.stop):
         base, end = max(run.start, low), min(run.stop, high)
         first, last = np.clip(np.searchsorted(starts, (base, end)), run.first, run.last).tolist()
         rows = np.arange(first, last) + (run.row - run.first)
         yield memoryview(data)[base - low : end - low], starts[first:last] + (run.at - run.start), rows
+
+
+def _checked_blocks(shard: Shard, start: int, stop: int) -> Iterator[tuple[int, int, bytes]]:
+    """The blocks that hold the tar's bytes ``[start, stop)``, with where each starts and stops, verified."""
+    blocks = shard.blocks
+    assert blocks is not None  # noqa: S101 - long runs are of shards that have some
+    for number in range(int(np.searchsorted(blocks.offsets, start, "right")) - 1, len(blocks)):
+        base, end = blocks.offsets[number : number + 2].tolist()
+        if base >= stop:
+            return
+        data = shard.data.read(base, end)
+        if shard.verify and crc32(data) != blocks.crcs[number]:
+            extents = shard_extents(shard, slice(*blocks.rows[number : number + 2].tolist()))
+            columns_of(extents, Fetched([data], ONE_RANGE, np.array([base]), damaged_block=number))  # raises
+        yield base, end, data
 
 
 def _short_piece(shards: _SourceShards, runs: list[CopyRun]) -> _Piece:

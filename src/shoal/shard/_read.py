@@ -115,15 +115,15 @@ def fetch(extents: Extents, plan: ReadPlan, into: memoryview | None = None) -> F
         buffers += data.read_many(starts, stops) if len(starts) > 1 else map(data.read, starts, stops)
     elif starts:
         inner = (plan.shards[1:] != plan.shards[:-1]).nonzero()[0] + 1
-        parts = list(itertools.pairwise([0, *inner.tolist(), len(starts)]))
-
-        def read(part: tuple[int, int]) -> list[bytes]:
-            own = slice(*part)
-            return extents.shards[int(plan.shards[part[0]])].data.read_many(starts[own], stops[own])
-
-        waits = sum(shard.far is not None and not shard.far.holds_ranges for shard in extents.shards.values()) > 1
-        found = dict(each_done(read, parts, _MAX_SHARDS_AT_ONCE)) if waits else {part: read(part) for part in parts}
-        buffers += itertools.chain.from_iterable(map(found.__getitem__, parts))
+        edges = itertools.pairwise([0, *inner.tolist(), len(starts)])
+        parts = [(extents.shards[int(plan.shards[first])], slice(first, last)) for first, last in edges]
+        if any(shard.far is not None and not shard.far.holds_ranges for shard, _ in parts):
+            reads = [functools.partial(shard.data.read_many, starts[own], stops[own]) for shard, own in parts]
+            found = dict(each_done(operator.call, reads, _MAX_SHARDS_AT_ONCE))
+            buffers += itertools.chain.from_iterable(map(found.__getitem__, reads))
+        else:
+            for shard, own in parts:
+                buffers += shard.data.read_many(starts[own], stops[own])
     if not buffers:
         return Fetched([b""], plan.ranges, np.zeros(1, np.int64), has_empty=True)
     bases = plan.starts if len(buffers) == 1 else plan.starts[plan.ranges]

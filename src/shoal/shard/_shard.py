@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from shoal._crc32 import crc32
 from shoal._typing import IntArray
 from shoal.errors import ChecksumError, FieldError, ShoalError
 from shoal.store._base import ObjectReader
@@ -90,34 +89,6 @@ class Shard:
     def version(self) -> str | None:
         """Of the object when it was opened; None where nobody said."""
         return None if self.known is None else self.known.info.version
-
-    def checked_blocks(self, start: int, stop: int) -> Iterator[tuple[int, int, bytes]]:
-        """The blocks that hold the tar's bytes ``[start, stop)``, with where each starts and stops.
-
-        Raises ChecksumError, also where only a header or padding is damaged: the bytes are to be used as they are.
-        """
-        blocks = self.blocks
-        assert blocks is not None  # noqa: S101 - asked for only where there are some
-        first = int(np.searchsorted(blocks.offsets, start, "right")) - 1
-        for number in range(first, len(blocks)):
-            base, end = (int(at) for at in blocks.offsets[number : number + 2])
-            if base >= stop:
-                return
-            data = self.data.read(base, end)
-            if self.verify and crc32(data) != blocks.crcs[number]:
-                self._check_members(data, base, range(*blocks.rows[number : number + 2].tolist()))
-                raise self.damaged_block(number)
-            yield base, end, data
-
-    def _check_members(self, data: bytes, base: int, rows: range) -> None:
-        """Raise ChecksumError for a damaged member of a block that begins at ``base``."""
-        view = memoryview(data)
-        for row in rows:
-            found = self.members(row)
-            for name, start, size, expected in found.members:
-                crc = crc32(view[start - base : start - base + size])
-                if expected is not None and crc != expected:
-                    raise self.damaged(found.key, name, start, expected, crc)
 
     def damaged(self, key: str, field: str, offset: int, expected: int, found: int) -> ShoalError:
         """Return the error for a member whose checksum is wrong.
