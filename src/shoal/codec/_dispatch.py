@@ -122,7 +122,9 @@ def decode_spec(
         return decode
     if on_decode_error not in get_args(OnDecodeError):
         raise OptionError("on_decode_error is unknown", expected="'raise' or 'keep'", found=repr(on_decode_error))
-    items = _as_items(decode)
+    items: tuple[Any, ...] = (False if decode is None else decode,)
+    if isinstance(decode, Sequence) and not isinstance(decode, str | bytes):
+        items = tuple(decode)
     return DecodeSpec(
         automatic=not any(item is False for item in items),
         fields=tuple(pair for item in items if isinstance(item, Mapping) for pair in _field_choices(item)),
@@ -130,14 +132,6 @@ def decode_spec(
         limits=Limits(allow_pickle, max_bytes),
         on_decode_error=on_decode_error,
     )
-
-
-def _as_items(decode: Any) -> tuple[Any, ...]:
-    if decode is None:
-        return (False,)
-    if isinstance(decode, Sequence) and not isinstance(decode, str | bytes):
-        return tuple(decode)
-    return (decode,)
 
 
 def _field_choices(mapping: Mapping[str, Any]) -> list[tuple[tuple[str, ...], Choice]]:
