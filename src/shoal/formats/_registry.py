@@ -90,7 +90,8 @@ def register_built_in(found: Format) -> None:
 def register_format(name: str, extensions: Sequence[str], opener: Opener, *, replace: bool = False) -> None:
     """Let ``Dataset(path)`` open files with these endings through ``opener(path, options) -> Source``.
 
-    Raises OptionError when the name or an ending is taken, unless ``replace``; then the ending changes hands.
+    A dataset with a manifest is always opened by shoal. Raises OptionError when the name or an ending is taken, unless
+    ``replace``; then the ending changes hands.
 
     Examples:
         >>> from shoal.formats import formats, register_format
