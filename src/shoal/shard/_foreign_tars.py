@@ -44,7 +44,7 @@ from shoal.store._cache import cache_dir, cached_reader, count_added, mark_used
 from shoal.store._concurrency import each_done, run_all
 from shoal.store._memory import MemoryStore
 from shoal.store._options import options_for, shown
-from shoal.store._registry import is_remote, store_for
+from shoal.store._registry import cache_mode, is_remote, store_for
 from shoal.store._url import join_url, local_path, scheme_of
 
 from ._commit import MANIFEST, load_generation, write_document
@@ -338,8 +338,7 @@ class _Cache:
         return TarRows(info, self._make(info, options), partial(self._make, info, options))
 
     def _make(self, info: ObjectInfo, options: IndexOptions) -> RowsFile:
-        mode = options_for(info.url).cache if options.cache is None else options.cache
-        with closing(cached_reader(store_for(info.url).open(info.url), mode)) as reader:
+        with closing(cached_reader(store_for(info.url).open(info.url), cache_mode(info.url, options.cache))) as reader:
             if (reader.info.size, reader.info.version) != (info.size, info.version):
                 raise ObjectChangedError("The tar was replaced while it was opened", found=shown(info.url))
             rows = _read_rows(reader, options)

@@ -16,7 +16,7 @@ from shoal.store._cache import cached_reader, count_added, mark_used
 from shoal.store._fork import ForkSafeLock
 from shoal.store._options import options_for
 from shoal.store._readers import PrefetchedReader
-from shoal.store._registry import store_for
+from shoal.store._registry import cache_mode, store_for
 from shoal.store._url import base_name, parent_url
 
 from ._byte_reader import CompressedBytes, PlainBytes, TarBytes
@@ -65,7 +65,7 @@ def open_shard(
     what of a far shard is kept on disk, its index too; None is what ``store.configure`` says. What was ``known`` of the
     shard serves again where it has not changed since.
     """
-    cache = options_for(url).cache if cache is None else cache
+    cache = cache_mode(url, cache)
     reader = cached_reader(store_for(url).open(url), cache)
     try:
         if known is not None and known.info == reader.info:
@@ -100,7 +100,7 @@ def open_indexed(
     cache: str | None = None,
 ) -> Shard | ObjectReader:
     """A shard that has an index, beside it or in the cache; else the open object, for whoever can do without."""
-    cache = options_for(url).cache if cache is None else cache
+    cache = cache_mode(url, cache)
     reader = cached_reader(store_for(url).open(url), cache)
     try:
         cached = cached_index_url(reader, rule)

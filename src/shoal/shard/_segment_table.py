@@ -22,9 +22,8 @@ from shoal.errors import ObjectChangedError, ObjectNotFoundError, PositionError,
 from shoal.store._base import ObjectInfo, ObjectReader, RemoteObjectReader, RemoteReader
 from shoal.store._cache import cached_reader
 from shoal.store._operations import open_sized
-from shoal.store._options import options_for
 from shoal.store._readers import PrefetchedReader
-from shoal.store._registry import store_for
+from shoal.store._registry import cache_mode, store_for
 from shoal.store._url import base_name, join_url, local_path, scheme_of
 
 from ._arrow_arrays import as_floats
@@ -164,7 +163,7 @@ class OpenGeneration:
             raise
 
     def _open(self, url: str, final: str, info: ShardInfo, cache: str | None) -> ObjectReader:
-        cache = options_for(url).cache if cache is None else cache
+        cache = cache_mode(url, cache)
         if self._signature is None and cache is None:  # then reading compares the size, with the first response
             reader = open_sized(url, info.bytes)
         else:

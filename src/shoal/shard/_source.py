@@ -15,8 +15,7 @@ from shoal._typing import IntArray
 from shoal.errors import FieldError, ManifestError
 from shoal.store._base import ObjectReader
 from shoal.store._operations import prefetch_small_object
-from shoal.store._options import options_for
-from shoal.store._registry import is_remote
+from shoal.store._registry import cache_mode, is_remote
 
 from ._extents import Extents, open_extents, shard_extents
 from ._generation import Generation
@@ -223,14 +222,13 @@ class ShardSource:
         self, rows: IntArray, fields: Sequence[str] | None = None, decoders: Decoders = _NO_DECODERS
     ) -> list[Sample]:
         """The samples with these numbers, in this order."""
-        if len(rows) == 1 and self._memory is None:  # before anything that costs more than the one sample does
-            return [self.read_one(int(rows[0]), fields, decoders)]
-        chosen = self._checked(rows)
-        if self._is_few(chosen):
-            return [self.read_one(row, fields, decoders) for row in rows.tolist()]
         if not len(rows):
             return []
-        extents, fetched = self._fetch(chosen, fields)
+        if len(rows) == 1 and self._memory is None:  # before anything that costs more than the one sample does
+            return [self.read_one(int(rows[0]), fields, decoders)]
+        if len(rows) <= _MAX_SCALAR_ROWS and self._is_few(self._checked(rows)):
+            return [self.read_one(row, fields, decoders) for row in rows.tolist()]
+        extents, fetched = self._fetch(rows, fields)
         samples = samples_of(extents, fetched)
         decode_samples(samples, extents.fields, decoders)
         return samples
@@ -249,7 +247,7 @@ class ShardSource:
 
     def columns(self, rows: IntArray, fields: Sequence[str] | None = None) -> tuple[Extents, dict[str, BytesColumn]]:
         """The fields of these samples as columns, undecoded, and where they were."""
-        extents, fetched = self._fetch(self._checked(rows), fields)
+        extents, fetched = self._fetch(rows, fields)
         return extents, columns_of(extents, fetched)
 
     def column(self, rows: IntArray, field: str) -> BytesColumn:
@@ -260,11 +258,10 @@ class ShardSource:
             raise FieldError("no such field", expected=names, found=field, shard=extents.first_shard.url)
         return columns[field]
 
-    def _fetch(self, rows: Rows, fields: Sequence[str] | None) -> tuple[Extents, Fetched]:
+    def _fetch(self, rows: IntArray, fields: Sequence[str] | None) -> tuple[Extents, Fetched]:
         if self._memory is not None:
-            numbers = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
-            return self._memory.fetch(numbers, self._wanted_anywhere(fields))
-        extents, plan = self._plan(rows, fields)
+            return self._memory.fetch(checked_rows(rows, len(self)), self._wanted_anywhere(fields))
+        extents, plan = self._plan(self._checked(rows), fields)
         return extents, fetch(extents, plan)
 
     def _plan(self, rows: Rows, fields: Sequence[str] | None) -> tuple[Extents, ReadPlan]:
@@ -391,5 +388,6 @@ def _open_one(
 
 def _index_early(ref: ShardRef, cache: str | None) -> AbstractContextManager[None]:
     """The index of a far shard comes with the beginning of the shard, not after it; unless a cache may have it."""
-    cache = options_for(ref.url).cache if cache is None else cache
-    return nullcontext() if ref.sidecar is None or cache is not None else prefetch_small_object(ref.sidecar)
+    if ref.sidecar is None or cache_mode(ref.url, cache) is not None:
+        return nullcontext()
+    return prefetch_small_object(ref.sidecar)

@@ -11,10 +11,10 @@ from shoal.errors import ObjectNotFoundError, StoreError
 from ._base import Store
 from ._local import LocalStore
 from ._memory import MemoryStore
-from ._options import shown
+from ._options import options_for, shown
 from ._url import OBJECT_STORES, local_path, scheme_of
 
-__all__ = ["is_remote", "no_such_path", "register_store", "store_for"]
+__all__ = ["cache_mode", "is_remote", "no_such_path", "register_store", "store_for"]
 
 _REMOTE_SCHEMES = {*OBJECT_STORES, "hf"}
 """Schemes whose readers are `RemoteReader`."""
@@ -68,6 +68,13 @@ def is_remote(url: str) -> bool:
         (True, False)
     """
     return scheme_of(url) in _REMOTE_SCHEMES
+
+
+def cache_mode(url: str, mode: str | None) -> str | None:
+    """What of an object is kept on the local disk: ``mode``, or else what `configure` says; nothing of a local one."""
+    if not is_remote(url):
+        return None
+    return options_for(url).cache if mode is None else mode
 
 
 def _load_object_store() -> Store:
