@@ -249,7 +249,7 @@ def _decoded_batch(dataset: Dataset[Any], source: ShardSource, numbers: IntArray
     """
     decoders = dataset._decoders  # noqa: SLF001 - one package
     rows, columns = source.columns(numbers, dataset._fields)
-    batch: dict[str, Any] = {"__key__": rows.keys(), "__url__": list(rows.urls())}
+    batch: dict[str, Any] = {"__key__": rows.keys(), "__url__": rows.urls()}
     for name, column in columns.items():
         decoder = decoders[name] if name in decoders else None  # noqa: SIM401 - lazy decoders are made by `in`
         present = (column.starts >= 0).nonzero()[0]
