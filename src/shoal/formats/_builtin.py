@@ -124,15 +124,19 @@ def _open_arrow(path: Paths, options: SourceOptions) -> Source:
 
 
 def _open_csv(path: Paths, options: SourceOptions) -> Source:
-    from ._csv_jsonl import CsvOptions, CsvPart
+    from ._csv_jsonl import ColumnType, CsvOptions, CsvPart
     from ._sources import PartSource
 
     args = _reading_options("csv", options, delimiter=None, quote='"', header=True, types=(), key=None)
-    types = args["types"]
+    types: Any = args["types"]
+    kinds: tuple[tuple[str, ColumnType], ...] | None = None
     if types is not None:
         named = tuple(types.items() if isinstance(types, Mapping) else types)
-        args["types"] = tuple((name, kind.__name__ if isinstance(kind, type) else kind) for name, kind in named)
-    how = CsvOptions(args["delimiter"], args["quote"], args["header"], args["types"])
+        kinds = tuple(
+            (name, cast(ColumnType, kind.__name__ if isinstance(kind, type) else kind)) for name, kind in named
+        )
+        args["types"] = kinds
+    how = CsvOptions(args["delimiter"], args["quote"], args["header"], kinds)
 
     def open_part(reader: ObjectReader) -> CsvPart:
         is_first = reader.info.url == source.infos[0].url

@@ -152,7 +152,7 @@ class CsvPart:
         if self._options.types is None:
             return {}
         before = {} if self._first is None else self._first._kinds  # noqa: SLF001 - one class
-        kinds = {name: kind or before.get(name) for name, kind in self._kinds.items()}
+        kinds: dict[str, ColumnType | None] = {name: kind or before.get(name) for name, kind in self._kinds.items()}
         for name, kind in kinds.items():
             expected = before.get(name) or kind
             if expected != kind and {expected, kind} != {"int", "float"}:
