@@ -133,9 +133,9 @@ def test_numbers_and_texts_of_such_names_come_back(tmp_path, field):
     assert [sample[field] for sample in shoal.Dataset(tmp_path / "n.tfrecord")] == [0, 1, 2]
     write_format(tmp_path / "t.tfrecord", [{field: "cat"}, {field: "7"}])
     assert [sample[field] for sample in shoal.Dataset(tmp_path / "t.tfrecord")] == [b"cat", b"7"]
-    with shoal.ShardWriter(tmp_path / "a-%06d.tar") as writer:  # in a tar, a number is its digits
+    with shoal.ShardWriter(tmp_path / "tars" / "a-%06d.tar") as writer:  # in a tar, a number is its digits
         writer.write({"__key__": "a", field: 7})
-    assert shoal.Dataset(tmp_path)[0][field] == 7
+    assert shoal.Dataset(tmp_path / "tars")[0][field] == 7
 
 
 def test_json_is_json_whatever_the_value(tmp_path):
