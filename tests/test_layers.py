@@ -44,7 +44,7 @@ STAGES = {
         *["_segment", "_split_shards", "_split_members", "_split_columns", "_segment_reader", "_split_table"],
         *["_file_lock", "_commit", "_writing", "_segment_table", "_new_segments", "_changes", "_foreign_tars"],
         *["_source", "_shuffle_window", "_discovery", "_folder_index", "_write_target", "_destination"],
-        *["_dataset_write", "_journaled_write", "_writer", "_sharding_service", "_copy", "_verify"],
+        *["_dataset_write", "_journaled_write", "_writer", "_sharding_service", "_copy", "_compact", "_verify"],
     ],
     "load": [
         *["_options", "_stats", "_autotune", "_buffers", "_msgpack_scan", "_columns", "_collate"],

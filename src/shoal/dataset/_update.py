@@ -11,8 +11,16 @@ import numpy as np
 import pyarrow as pa
 
 from shoal._typing import IntArray
-from shoal.errors import ManifestError, ObjectChangedError, ObjectNotFoundError, OptionError, SampleKeyError
+from shoal.errors import (
+    FormatError,
+    ManifestError,
+    ObjectChangedError,
+    ObjectNotFoundError,
+    OptionError,
+    SampleKeyError,
+)
 from shoal.shard._commit import kept_generations
+from shoal.shard._compact import compact
 from shoal.shard._row_view import RowView
 from shoal.shard._segment_table import SegmentTable
 from shoal.shard._source import ShardSource, Source
@@ -66,13 +74,7 @@ class Update(Transforms[T]):
             (['one'], ['one', 'two'], ['a-000000.tar', 'a-000001.tar'])
         """
         description = self.described
-        if (
-            self._chosen is not None
-            or description.stages
-            or description.fields is not None
-            or isinstance(description.path, CompositeDescription)
-        ):
-            raise OptionError("samples are added to a dataset, not to a view of it", found=repr(self))
+        self._refuse_view("samples are added to a dataset")
         if (table := self._segment_table) is not None:
             whole = self._another(replace(description, tombstones=False))
             append_to_split(samples, find_split_part(table), whole, max_samples, max_bytes)
@@ -92,6 +94,35 @@ class Update(Transforms[T]):
             return fresh
         # The dataset was opened from a list of shards, which does not include the new ones.
         return self._another(replace(description, path=(*self.shards, *added)))
+
+    def _refuse_view(self, what: str) -> None:
+        description = self.described
+        if (
+            self._chosen is not None
+            or description.stages
+            or description.fields is not None
+            or isinstance(description.path, CompositeDescription)
+        ):
+            raise OptionError(f"{what}, not to a view of it", found=repr(self))
+
+    def compact(self) -> Dataset[T]:
+        """Remove deleted samples from their tars; gives the dataset as it is then.
+
+        Shards that have deleted samples are written anew, under their names; others stay as they are. All of them are
+        replaced at once: a process that dies leaves the old dataset or the new one. The samples cannot be restored
+        afterwards, and positions change, so that datasets that are open raise ObjectChangedError until `refresh`.
+        What the index has of the samples, such as keys, is removed some commits later, with the generations before.
+
+        Raises OptionError when called on a view, FormatError where the index is not in segments, and ObjectExistsError
+        where others change the dataset meanwhile.
+        """
+        self._refuse_view("compact applies to a dataset")
+        table = self._segment_table
+        if table is None:
+            raise FormatError("Only datasets with an index can be compacted", found=type(self.source).__name__)
+        for root in dict.fromkeys(part.opened.root for part in table.parts):
+            compact(root, [part.name for part in table.parts if part.opened.root == root])
+        return self.refresh()
 
     def refresh(self) -> Dataset[T]:
         """The dataset as it is now: the manifest, the folder or the pattern is looked at again.
