@@ -30,6 +30,7 @@ from shoal.sample._annotations import is_record, schema_of
 from shoal.sample._lens import Lens
 from shoal.schema._schema import Schema
 from shoal.shard._row_view import RowView
+from shoal.shard._segment_table import SegmentTable
 from shoal.shard._shard import Decoders, Sample
 from shoal.shard._source import FieldSelector, ShardSource, Source
 from shoal.shard._stream import ErrorLog
@@ -37,6 +38,7 @@ from shoal.shard._stream import ErrorLog
 from ._column_stages import EVERYTHING, ColumnSelection, names_after, wanted_by
 from ._decoding import PAYLOAD, LazyDecoders, Reading, finished, reading_for, refuse_unmatched, stored_type_of
 from ._description import (
+    CompositeDescription,
     Description,
     FinalSource,
     HasColumns,
@@ -523,6 +525,21 @@ class DatasetBase(Generic[T]):
     def metadata(self) -> dict[str, Any]:
         """What was said of the dataset when it was written."""
         return self.source.dataset_metadata if isinstance(self.source, ShardSource) else {}
+
+    @property
+    def _segment_table(self) -> SegmentTable | None:
+        """The index, where it is in segments."""
+        return self.source.segment_table if isinstance(self.source, ShardSource) else None
+
+    def _refuse_view(self, what: str) -> None:
+        description = self.described
+        if (
+            self._chosen is not None
+            or description.stages
+            or description.fields is not None
+            or isinstance(description.path, CompositeDescription)
+        ):
+            raise OptionError(f"{what}, not to a view of it", found=repr(self))
 
     def _refuse_filtered(self, what: str) -> None:
         stages = self._description.stages

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +19,11 @@ import pyarrow as pa
 import pyarrow.compute
 
 from shoal.codec._registry import codec_for
-from shoal.errors import FieldError, MissingExtraError, OptionError, QueryError, WriteError
+from shoal.errors import FieldError, FormatError, MissingExtraError, OptionError, QueryError, WriteError
 from shoal.sample._annotations import is_record, schema_of
+from shoal.shard._layout import SAMPLES, SHARDS
 from shoal.shard._row_view import RowView
+from shoal.shard._segment_table import SplitPart
 from shoal.shard._source import ShardSource, Source
 from shoal.shard._stream import ErrorLog
 
@@ -344,6 +346,55 @@ class Tabular(DatasetBase[T]):
         except FieldError:
             return False
         return True
+
+    def index_files(self, kind: Literal["samples", "shards"] = "samples") -> dict[str, list[str]]:
+        """The Parquet files of the index that is read, by split: what duckdb, polars or pandas can query by themselves.
+
+        ``samples`` have a row for each sample: ``__key__``, ``__shard__`` (the number of its shard in the file of
+        shards beside it) and the metadata columns. ``shards`` have a row for each tar. Files of one split may lack
+        columns that others have. Query these files and never a pattern: older generations are in the folder too.
+
+        Rows of deleted samples are in the files. `deleted_index_rows` tells which, under the names that duckdb has for
+        a file and a row in it. ::
+
+            files, deleted = ds.index_files()["train"], ds.deleted_index_rows()
+            duckdb.sql(
+                'SELECT "json.width", count(*)'
+                " FROM read_parquet($files, filename=true, file_row_number=true, union_by_name=true)"
+                " ANTI JOIN deleted USING (filename, file_row_number) GROUP BY 1",
+                params={"files": files},
+            )
+
+            frames = []
+            for file in files:
+                gone = deleted.filter(pc.field("filename") == file)["file_row_number"].to_pylist()
+                frames.append(pandas.read_parquet(file).drop(index=gone))
+
+        Raises OptionError when called on a view, whose rows the files do not tell, and FormatError where the index is
+        not in segments.
+        """
+        if kind not in ("samples", "shards"):
+            raise OptionError(f"kind must be 'samples' or 'shards', got {kind!r}")
+        files: dict[str, list[str]] = {}
+        for part in self._index_parts():
+            files.setdefault(part.name, []).extend(part.files(SAMPLES if kind == "samples" else SHARDS))
+        return files
+
+    def deleted_index_rows(self) -> pa.Table:
+        """Which rows of `index_files` are of deleted samples: columns ``filename`` and ``file_row_number``, from 0."""
+        names, numbers = [pa.array([], pa.string())], [pa.array([], pa.int64())]
+        for part in self._index_parts():
+            for file, rows in part.deleted_rows():
+                names.append(pa.repeat(pa.scalar(file, pa.string()), len(rows)))
+                numbers.append(pa.array(rows, pa.int64()))
+        return pa.table({"filename": pa.chunked_array(names), "file_row_number": pa.chunked_array(numbers)})
+
+    def _index_parts(self) -> tuple[SplitPart, ...]:
+        self._refuse_view("the files of the index belong to a dataset")
+        table = self._segment_table
+        if table is None:
+            raise FormatError("Only an index in segments can be queried by others", found=type(self.source).__name__)
+        return table.parts
 
     def describe(self) -> Summary:
         """What is in the dataset: samples, sizes of fields, ranges and commonest values of metadata; from the index.

@@ -22,7 +22,6 @@ from shoal.errors import (
 from shoal.shard._commit import kept_generations
 from shoal.shard._compact import compact
 from shoal.shard._row_view import RowView
-from shoal.shard._segment_table import SegmentTable
 from shoal.shard._source import ShardSource, Source
 
 from ._append import append_samples, append_to_split, find_split_part, find_target
@@ -94,16 +93,6 @@ class Update(Transforms[T]):
             return fresh
         # The dataset was opened from a list of shards, which does not include the new ones.
         return self._another(replace(description, path=(*self.shards, *added)))
-
-    def _refuse_view(self, what: str) -> None:
-        description = self.described
-        if (
-            self._chosen is not None
-            or description.stages
-            or description.fields is not None
-            or isinstance(description.path, CompositeDescription)
-        ):
-            raise OptionError(f"{what}, not to a view of it", found=repr(self))
 
     def compact(self) -> Dataset[T]:
         """Remove deleted samples from their tars; gives the dataset as it is then.
@@ -224,11 +213,6 @@ class Update(Transforms[T]):
         else:
             delete_samples(table, rows)
         return self.refresh()
-
-    @property
-    def _segment_table(self) -> SegmentTable | None:
-        """The index, where it is in segments."""
-        return self.source.segment_table if isinstance(self.source, ShardSource) else None
 
     def _deleted_keys(self) -> pa.Array:
         table = self._segment_table

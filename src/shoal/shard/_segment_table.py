@@ -38,7 +38,7 @@ from ._commit import (
     read_optional,
 )
 from ._generation import Generation, decode_generation, is_generation, locate
-from ._layout import KEY_COLUMN, digest_of_segments
+from ._layout import KEY_COLUMN, SAMPLES, SEGMENT_FOLDER, digest_of_segments
 from ._manifest import ShardRecord
 from ._member_names import WEBDATASET_RULE, key_hint
 from ._open_shards import tar_bytes
@@ -284,6 +284,19 @@ class SplitPart(NamedTuple):
     def identity(self) -> tuple[str, str, str]:
         """Equal where rows have the same numbers: in all generations of a lineage."""
         return self.opened.root, self.opened.generation.lineage, self.name
+
+    def files(self, name: str) -> list[str]:
+        """Return the URLs of the files of this name, of segments that have one."""
+        return [
+            join_url(self.opened.root, SEGMENT_FOLDER, segment.id, name)
+            for segment in self.table.segments
+            if segment.file(name).records
+        ]
+
+    def deleted_rows(self) -> Iterator[tuple[str, IntArray]]:
+        """Yield the URL of each file of samples that has deleted rows, and the numbers of those in the file."""
+        for number, own in self.table.deleted().split_by(self.table.starts):
+            yield join_url(self.opened.root, SEGMENT_FOLDER, self.table.segments[number].id, SAMPLES), own
 
 
 class SegmentTable(Table):
