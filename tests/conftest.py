@@ -55,14 +55,9 @@ def commits(request, monkeypatch):
     """Both ways in which `ShardWriter` makes shards part of a dataset: by the old manifest, and by segments."""
     from shoal.shard import _writer
 
-    monkeypatch.setattr(_writer, "_COMMITS", writer_commits(request.param))
+    kinds = {"manifest": _writer.JournaledWrite, "segments": _writer.DatasetWrite}
+    monkeypatch.setattr(_writer, "_COMMITS", kinds[request.param])
     return request.param
-
-
-def writer_commits(name):
-    from shoal.shard import _writer
-
-    return {"manifest": _writer.JournaledWrite, "segments": _writer.DatasetWrite}[name]
 
 
 @pytest.fixture(autouse=True)

@@ -18,6 +18,10 @@ from shoal.formats import webdataset, write_format
 from shoal.shard import ShardingService
 from shoal.store import store_for
 
+pytestmark = pytest.mark.usefixtures("commits")
+only_manifest = pytest.mark.parametrize("commits", ["manifest"], indirect=True)
+only_segments = pytest.mark.parametrize("commits", ["segments"], indirect=True)
+
 
 @shoal.packable
 class Cat:
@@ -61,7 +65,8 @@ def keys(place, **options):
 
 
 def contents(place):
-    return {info.url: store_for(place).read_all(info.url) for info in store_for(place).list(place)}
+    infos = [info for info in store_for(place).list(place) if not info.url.endswith("/lock")]
+    return {info.url: store_for(place).read_all(info.url) for info in infos}
 
 
 def write_with_shard_writer(place, rows, **options):
@@ -105,7 +110,20 @@ WRITERS = {
     "merge": merge_into,
 }
 APPENDING = sorted(WRITERS.keys() - {"build_shards", "reshard", "merge"})
-every_writer = pytest.mark.parametrize("write", WRITERS)
+
+
+def for_each_format(writers):
+    """Builds, resharding and merging write the old format only."""
+    pairs = [
+        (commits, write)
+        for write in writers
+        for commits in ("manifest", "segments")
+        if commits == "manifest" or not write.startswith(("build", "reshard", "merge"))
+    ]
+    return pytest.mark.parametrize("commits, write", pairs, indirect=["commits"])
+
+
+every_writer = for_each_format(WRITERS)
 
 
 @every_writer
@@ -210,7 +228,7 @@ SPLIT_WRITERS = {
 }
 
 
-@pytest.mark.parametrize("write", SPLIT_WRITERS)
+@for_each_format(SPLIT_WRITERS)
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_no_split_is_lost_to_another_of_the_same_names(place, write, overwrite):
     SPLIT_WRITERS[write](place, samples(3, "old"), "train")
@@ -237,7 +255,7 @@ def test_a_folder_takes_splits_one_after_the_other(place):
     assert contents(f"{place}/b").keys() >= {f"{place}/b/val-000000.tar"}
 
 
-@pytest.mark.parametrize("write", [one for one in SPLIT_WRITERS if one != "ShardingService"])
+@for_each_format([one for one in SPLIT_WRITERS if one != "ShardingService"])
 def test_two_words_for_a_split_are_one_split(place, write):
     shoal.write_samples(samples(3, "old"), f"{place}/validation-%06d.tar")
     with pytest.raises(ObjectExistsError, match=r"'validation' already exists"):
@@ -343,6 +361,7 @@ def test_train_and_val_are_written_side_by_side(place):
     }
 
 
+@only_manifest
 def test_a_second_writer_of_the_split_is_refused(place):
     with shoal.ShardWriter(f"{place}/a-%06d.tar", max_samples=1) as first:
         for row in samples(3, "first"):
@@ -359,6 +378,7 @@ def test_a_second_writer_of_the_split_is_refused(place):
     assert sorted(keys(place)) == ["first0", "first1", "first2", "new0", "new1"]
 
 
+@only_manifest
 def test_two_writers_of_a_split_that_began_at_once_are_not_mixed(place):
     first, second = (shoal.ShardWriter(f"{place}/{name}-%06d.tar") for name in "ab")
     for writer in (first, second):
@@ -367,6 +387,59 @@ def test_two_writers_of_a_split_that_began_at_once_are_not_mixed(place):
     with pytest.raises(ObjectExistsError, match="resume=True"):
         second.close()
     assert keys(place) == ["new0"]
+
+
+@only_segments
+def test_a_writer_holds_its_split_until_it_ends(place):
+    first = shoal.ShardWriter(f"{place}/a-%06d.tar", max_samples=1)
+    for number, row in enumerate(samples(3, "first")):
+        first.write(row)
+        for options in ({}, {"append": True}, {"overwrite": True}) if number in (0, 2) else ():
+            with pytest.raises(ObjectExistsError, match="'train' is being written"):
+                shoal.write_samples(samples(), f"{place}/b-%06d.tar", **options)
+    first.abort()
+
+    with pytest.raises(
+        ObjectExistsError, match=r"'train' is being written, or its writer was interrupted.*resume=True"
+    ):
+        shoal.write_samples(samples(), f"{place}/b-%06d.tar")
+    shoal.write_samples(samples(), f"{place}/c-%06d.tar", append=True)
+    with shoal.ShardWriter(f"{place}/a-%06d.tar", max_samples=1, resume=True) as first:
+        for row in samples(3, "first"):
+            first.write(row)
+    assert keys(place) == ["new0", "new1", "first0", "first1", "first2"]
+
+
+@only_segments
+def test_writers_that_append_at_once_take_other_names(place):
+    shoal.write_samples(samples(1, "old"), f"{place}/x-%06d.tar")
+    writers = [shoal.ShardWriter(f"{place}/x-%06d.tar", max_samples=1, append=True) for _ in range(3)]
+    for number in range(2):
+        for name, writer in zip("abc", writers, strict=True):
+            writer.write({"__key__": f"{name}{number}", "txt": "x"})
+    writers[1].abort()
+    for writer in (writers[2], writers[0]):
+        writer.close()
+    assert keys(place) == ["old0", "c0", "c1", "a0", "a1"]
+    assert sorted(url[-5:] for url in contents(place) if url.endswith(".tar")) == [
+        "0.tar",
+        "1.tar",
+        "3.tar",
+        "4.tar",
+        "6.tar",
+    ]
+
+
+@only_segments
+def test_of_two_that_append_to_foreign_tars_one_makes_them_part_of_the_dataset(place):
+    put_foreign(place, 2)
+    old = keys(place)
+    writers = [shoal.ShardWriter(f"{place}/{name}-%06d.tar", append=True) for name in "ab"]
+    for name, writer in zip("ab", writers, strict=True):
+        writer.write({"__key__": name, "txt": "x"})
+    for writer in writers:
+        writer.close()
+    assert keys(place) == [*old, "a", "b"]
 
 
 def test_an_interrupted_write_is_finished_beside_a_split_that_was_written_meanwhile(place):
@@ -432,6 +505,7 @@ def test_other_formats_stop_at_a_dataset_below(place):
 # ------------------------------------------------------------------------------------------------------- the command
 
 
+@only_manifest
 def test_the_command_refuses_and_names_its_options(tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.csv").write_text("n\n1\n")

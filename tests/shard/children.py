@@ -88,10 +88,10 @@ def kill_at_step(number):
     sys.addaudithook(look)
 
 
-def die_at_each_step(base, before, action):
+def die_at_each_step(base, before, action, *, every=2):
     """Call ``action`` on copies ``base/0``, ``base/1`` ... of a folder, in forks that die later each time.
 
-    They die at each step in ``make soak``, else at every second one. Returns how many died. Another end than by the
+    They die at each step in ``make soak``, else at some. Returns how many died. Another end than by the
     signal, or at last in success, is an error.
     """
     os.makedirs(base)
@@ -102,7 +102,7 @@ def die_at_each_step(base, before, action):
         if child == 0:
             status = 1
             try:
-                kill_at_step(count * times(2, 1))
+                kill_at_step(count * times(every, 1))
                 action(root)
                 status = 0
             except BaseException as error:  # noqa: BLE001 - the parent must see it

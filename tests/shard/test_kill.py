@@ -1,7 +1,8 @@
 """kill -9 at any moment leaves the old dataset or the new one, and a rerun finishes the job.
 
 The writes run in children that die: at each step of the store in turn (before it, half-way through it and after it),
-and by SIGKILL at arbitrary moments. This file is also the program that those children run.
+of the new format at each file that is opened, renamed or removed, and by SIGKILL at arbitrary moments. This file is
+also the program that those children run.
 """
 
 from __future__ import annotations
@@ -11,20 +12,26 @@ import dataclasses
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from tests.shard import children, written
 
 from shoal.errors import ManifestError, ObjectExistsError, ObjectNotFoundError
-from shoal.shard import ShardSource, ShardWriter, locate_shards
+from shoal.shard import ShardSource, ShardWriter, _writer, locate_shards
+from shoal.shard._writing import unfinished_writes
 from shoal.store import LocalStore, register_store
 
+pytestmark = pytest.mark.usefixtures("commits")
 SAMPLES = 7
 PER_SHARD = 2
+DEATHS = [("manifest", "before"), ("manifest", "half"), ("manifest", "after"), ("segments", "step")]
+HALF = [("manifest", "half"), ("segments", "step")]
+AFTER = [("manifest", "after"), ("segments", "step")]
 
 
 def rows(start=0, count=SAMPLES):
@@ -178,7 +185,8 @@ def wait_for(pipe, count):
 
 
 def read(root):
-    source = ShardSource(locate_shards(str(root)).shards)
+    located = locate_shards(str(root))
+    source = ShardSource(located.shards if located.table is None else located.table)
     with contextlib.closing(source):
         found = [{**row, "json": json.loads(row["json"])} for run in source.stream() for row in run]
     return [{name: value for name, value in row.items() if name != "__url__"} for row in found]
@@ -193,18 +201,27 @@ def what_is_there(root):
 
 
 def contents(root):
-    """Everything but what a killed process cannot take away: its unfinished temporary files."""
-    found = {str(path.relative_to(root)): path.read_bytes() for path in Path(root).rglob("*") if path.is_file()}
-    return {name: data for name, data in found.items() if not name.endswith(".partial")}
+    """Everything but what a killed process cannot take away: its unfinished temporary files.
+
+    The folder of a writer without its head is such a rest, which the next commit removes.
+    """
+    found = written.contents(root)
+    writers = re.compile(r"(\.shoal/writing/[^/]+)/")
+    rests = {
+        name for name in found if (match := writers.match(name)) is not None and f"{match[1]}/head.json" not in found
+    }
+    return {name: data for name, data in found.items() if name not in rests and not name.endswith(".partial")}
 
 
 def marks(root):
-    """What changes when a shard is written again, for the shards the journal says are finished."""
+    """What changes when a shard is written again, for the shards that are finished."""
     journals = list((root / ".shoal").glob("journal-*"))
     lines = [line for path in journals for line in path.read_bytes().split(b"\n")[1:-1]]
+    names = [json.loads(line)["path"] for line in lines]
+    names += [record.path for write in unfinished_writes(str(root)) for record in write.shards]
     found = {}
-    for name in [json.loads(line)["path"] for line in lines]:
-        for folder in (root / ".shoal" / "staging", root):
+    for name in names:
+        for folder in (*root.glob(".shoal/staging"), *root.glob(".shoal/writing/*/staging"), root):
             if (folder / name).exists():
                 status = (folder / name).stat()
                 found[name] = (status.st_ino, status.st_mtime_ns)
@@ -214,17 +231,21 @@ def marks(root):
 
 def run_child(*arguments):
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", __file__, *map(str, arguments)], capture_output=True, text=True, check=False
+        [sys.executable, "-W", "ignore", __file__, *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert "unexpected" not in done.stderr, done.stderr
 
 
 @pytest.fixture
-def whole(tmp_path):
+def whole(shm_path, commits):
     """What an uninterrupted run makes of an empty folder."""
-    write(tmp_path / "whole", NEW)
-    return contents(tmp_path / "whole")
+    write(shm_path / "whole", NEW)
+    return contents(shm_path / "whole")
 
 
 def check_fresh(root, whole):
@@ -258,61 +279,64 @@ def files_marks(root):
     return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in root.glob("*.tar")}
 
 
-@pytest.mark.parametrize("when", ["before", "half", "after"])
-def test_a_fresh_write_that_dies_at_any_step_is_finished_by_a_rerun(tmp_path, whole, when):
-    (tmp_path / "empty").mkdir()
-    run_child("steps", tmp_path / "runs", tmp_path / "empty", when, "{}")
-    seen = [check_fresh(root, whole) for root in ordered(tmp_path / "runs")]
-    assert len(seen) > 15
+@pytest.mark.parametrize("commits, when", DEATHS, indirect=["commits"])
+def test_a_fresh_write_that_dies_at_any_step_is_finished_by_a_rerun(shm_path, whole, commits, when):
+    (shm_path / "empty").mkdir()
+    run_child("steps", commits, shm_path / "runs", shm_path / "empty", when, "{}")
+    seen = [check_fresh(root, whole) for root in ordered(shm_path / "runs")]
+    assert len(seen) > 5
     assert False in seen
     assert seen[-1]
 
 
-@pytest.mark.parametrize("when", ["before", "half", "after"])
-def test_an_overwrite_that_dies_at_any_step_leaves_the_old_or_the_new(tmp_path, whole, when):
-    write(tmp_path / "old", OLD)
-    run_child("steps", tmp_path / "runs", tmp_path / "old", when, json.dumps({"overwrite": True}))
-    seen = [check_overwritten(root, whole) for root in ordered(tmp_path / "runs")]
-    assert len(seen) > 30
+@pytest.mark.parametrize("commits, when", DEATHS, indirect=["commits"])
+def test_an_overwrite_that_dies_at_any_step_leaves_the_old_or_the_new(shm_path, whole, commits, when):
+    write(shm_path / "old", OLD)
+    run_child("steps", commits, shm_path / "runs", shm_path / "old", when, json.dumps({"overwrite": True}))
+    seen = [check_overwritten(root, whole) for root in ordered(shm_path / "runs")]
+    assert len(seen) > 10
     assert seen == sorted(seen)  # first the old one, from some step on the new one, and never anything else
     assert {False, True} == set(seen)
 
 
-def test_so_does_one_over_a_dataset_that_has_no_manifest(tmp_path, whole):
-    write(tmp_path / "old", OLD)
-    shutil.rmtree(tmp_path / "old" / ".shoal")
-    run_child("steps", tmp_path / "runs", tmp_path / "old", "half", json.dumps({"overwrite": True}))
-    seen = [check_overwritten(root, whole) for root in ordered(tmp_path / "runs")]
+@pytest.mark.parametrize("commits, when", HALF, indirect=["commits"])
+def test_so_does_one_over_a_dataset_that_has_no_manifest(shm_path, whole, commits, when):
+    write(shm_path / "old", OLD)
+    shutil.rmtree(shm_path / "old" / ".shoal")
+    run_child("steps", commits, shm_path / "runs", shm_path / "old", when, json.dumps({"overwrite": True}))
+    seen = [check_overwritten(root, whole) for root in ordered(shm_path / "runs")]
     assert seen == sorted(seen)
     assert {False, True} == set(seen)
 
 
-def test_a_rerun_that_dies_too_is_finished_by_the_next(tmp_path, whole):
-    write(tmp_path / "old", OLD)
-    run_child("steps", tmp_path / "first", tmp_path / "old", "half", json.dumps({"overwrite": True}))
-    first = ordered(tmp_path / "first")
-    half_done = first[len(first) // 2]
-    run_child("steps", tmp_path / "runs", half_done, "half", json.dumps({"overwrite": True, "resume": True}))
-    for root in ordered(tmp_path / "runs"):
+@pytest.mark.parametrize("commits, when", HALF, indirect=["commits"])
+def test_a_rerun_that_dies_too_is_finished_by_the_next(shm_path, whole, commits, when):
+    write(shm_path / "old", OLD)
+    run_child("steps", commits, shm_path / "first", shm_path / "old", when, json.dumps({"overwrite": True}))
+    # The last one that was not committed: tars that are to be replaced are known by what changes when they are copied.
+    half_done = next(root for root in reversed(ordered(shm_path / "first")) if what_is_there(root) == OLD)
+    run_child("steps", commits, shm_path / "runs", half_done, when, json.dumps({"overwrite": True, "resume": True}))
+    for root in ordered(shm_path / "runs"):
         check_overwritten(root, whole)
 
 
-def test_starting_over_after_any_death_gives_the_new_dataset_and_no_rest_of_the_old(tmp_path):
-    (tmp_path / "empty").mkdir()
-    run_child("steps", tmp_path / "runs", tmp_path / "empty", "after", "{}")
-    write(tmp_path / "other", OLD[:3])
-    for root in ordered(tmp_path / "runs"):
+@pytest.mark.parametrize("commits, when", AFTER, indirect=["commits"])
+def test_starting_over_after_any_death_gives_the_new_dataset_and_no_rest_of_the_old(shm_path, commits, when):
+    (shm_path / "empty").mkdir()
+    run_child("steps", commits, shm_path / "runs", shm_path / "empty", when, "{}")
+    write(shm_path / "other", OLD[:3])
+    for root in ordered(shm_path / "runs"):
         write(root, OLD[:3], overwrite=True)
-        assert contents(root) == contents(tmp_path / "other")
+        assert contents(root) == contents(shm_path / "other")
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_sigkill_at_any_moment(tmp_path, whole, overwrite):
-    (tmp_path / "before").mkdir()
+def test_sigkill_at_any_moment(shm_path, whole, commits, overwrite):
+    (shm_path / "before").mkdir()
     if overwrite:
-        write(tmp_path / "before", OLD)
-    run_child("moments", tmp_path / "runs", tmp_path / "before", 25, json.dumps({"overwrite": overwrite}))
-    runs = ordered(tmp_path / "runs")
+        write(shm_path / "before", OLD)
+    run_child("moments", commits, shm_path / "runs", shm_path / "before", 25, json.dumps({"overwrite": overwrite}))
+    runs = ordered(shm_path / "runs")
     assert len(runs) == 25
     for root in runs:
         (check_overwritten if overwrite else check_fresh)(root, whole)
@@ -322,9 +346,13 @@ def ordered(base):
     return sorted(base.iterdir(), key=lambda path: int(path.name))
 
 
-def main(kind, base, before, detail, options):
-    os.makedirs(base)
+def main(kind, commits, base, before, detail, options):
+    _writer._COMMITS = {"manifest": _writer.JournaledWrite, "segments": _writer.DatasetWrite}[commits]
     write("memory://warm", NEW)  # what is loaded when it is first used is loaded once, not in each child
+    if detail == "step":
+        children.die_at_each_step(base, before, lambda root: write(root, NEW, **json.loads(options)), every=9)
+        return
+    os.makedirs(base)
     if kind == "steps":
         status, _ = die_at_each_step(base, before, detail, **json.loads(options))
         sys.exit(status)

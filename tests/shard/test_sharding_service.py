@@ -13,11 +13,14 @@ import datasets
 import numpy as np
 import pytest
 import webdataset
+from tests.shard.written import read_written
 
 from shoal import Dataset, ShardingService, load_shards
 from shoal.errors import EncodeError, ManifestError, ObjectExistsError, OptionError, WriteError
-from shoal.shard import load_manifest
 from shoal.store import store_for
+
+pytestmark = pytest.mark.usefixtures("commits")
+only_manifest = pytest.mark.parametrize("commits", ["manifest"], indirect=True)
 
 
 def labelled(count, start=0):
@@ -56,7 +59,7 @@ def test_2_a_thousand_samples_a_shard_unless_told_otherwise(tmp_path):
     assert ShardingService(tmp_path).shard_size == 1000
     paths = ShardingService(tmp_path / "a").create_shards_from_data({"txt": "x"} for _ in range(2001))
     assert paths == [f"{tmp_path}/a/shard-{n:06d}.tar" for n in range(3)]
-    assert [record.samples for record in load_manifest(str(tmp_path / "a")).shards] == [1000, 1000, 1]
+    assert [record.samples for record in read_written(str(tmp_path / "a")).shards] == [1000, 1000, 1]
     assert len(ShardingService(tmp_path / "b", shard_size=7).create_shards_from_data(labelled(20))) == 3
 
 
@@ -69,6 +72,7 @@ def test_3_tars_with_json_members(tmp_path):
         assert json.load(tar.extractfile("__meta__")) == {"dataset": "pets"}
 
 
+@only_manifest
 def test_4_an_index_of_all_shards(tmp_path):
     service = ShardingService(tmp_path, shard_size=2, hashed=True)
     paths = service.create_shards_from_data(labelled(5), metadata={"dataset": "pets", "split": "train"})
@@ -98,12 +102,14 @@ def test_5_compression(tmp_path, compression):
     assert (Path(paths[0]).stat().st_size < Path(plain[0]).stat().st_size) is (compression is not None)
 
 
-def test_6_straight_to_a_store():
-    service = ShardingService("memory://bucket/pets", shard_size=2)
+def test_6_straight_to_a_store(commits):
+    folder = f"memory://bucket/pets/{commits}"
+    service = ShardingService(folder, shard_size=2)
     paths = service.create_shards_from_data(labelled(3), metadata={"dataset": "pets"})
-    assert paths == ["memory://bucket/pets/shard-000000.tar", "memory://bucket/pets/shard-000001.tar"]
-    assert json.loads(store_for(service.index_path).read_all(service.index_path))["totals"]["samples"] == 3
-    assert [row["label.txt"] for row in load_shards("memory://bucket/pets")] == ["label 0", "label 1", "label 2"]
+    assert paths == [f"{folder}/shard-000000.tar", f"{folder}/shard-000001.tar"]
+    assert store_for(service.index_path).info(service.index_path).size > 100
+    assert read_written(folder).samples == 3
+    assert [row["label.txt"] for row in load_shards(folder)] == ["label 0", "label 1", "label 2"]
 
 
 def test_7_utilities_for_loading(tmp_path):
@@ -160,7 +166,7 @@ def test_a_bad_sample_names_itself_and_leaves_no_dataset(tmp_path):
     with pytest.raises(EncodeError) as error:
         ShardingService(tmp_path).create_shards_from_data([*labelled(2), {"__key__": "bad", "metadata": object()}])
     assert (error.value.key, error.value.field) == ("bad", "json")
-    assert load_manifest(str(tmp_path)) is None
+    assert read_written(str(tmp_path)) is None
 
 
 def test_nothing_at_all(tmp_path):
@@ -171,10 +177,12 @@ def test_nothing_at_all(tmp_path):
 STREAMED = """
 import resource, sys
 from shoal import ShardingService
+from shoal.shard import _writer
 
 def rows(count):
     return ({"__key__": f"{n:06d}", "bin": b"x" * 200} for n in range(count))
 
+_writer._COMMITS = {"manifest": _writer.JournaledWrite, "segments": _writer.DatasetWrite}[sys.argv[2]]
 service = ShardingService(sys.argv[1], shard_size=5000)
 service.create_shards_from_data(rows(10_000))  # what is loaded once, and two shards' worth of bookkeeping
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -183,8 +191,10 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
-def test_a_generator_is_streamed_in_bounded_memory(tmp_path):
-    done = subprocess.run([sys.executable, "-c", STREAMED, str(tmp_path)], capture_output=True, text=True, check=True)
+def test_a_generator_is_streamed_in_bounded_memory(tmp_path, commits):
+    done = subprocess.run(
+        [sys.executable, "-c", STREAMED, str(tmp_path), commits], capture_output=True, text=True, check=True
+    )
     assert int(done.stdout) < 10 << 10  # in KiB; the samples are 20 MB, in tars of 100 MB
     assert len(load_shards(tmp_path)) == 100_000
 
@@ -228,7 +238,7 @@ def test_wrong_options_are_refused_at_once(tmp_path, option):
 @pytest.mark.parametrize("split", ["", None, 5])
 def test_a_split_that_is_no_name_is_none(tmp_path, split):
     ShardingService(tmp_path).create_shards_from_data(labelled(1), metadata={"split": split})
-    assert list(load_manifest(str(tmp_path)).splits) == ["train"]
+    assert list(read_written(str(tmp_path)).splits) == ["train"]
 
 
 # --------------------------------------------------------------------------------------------------------- who reads it

@@ -52,6 +52,7 @@ from shoal.store import LocalStore, register_store, store_for
 
 pytestmark = pytest.mark.usefixtures("commits")
 only_manifest = pytest.mark.parametrize("commits", ["manifest"], indirect=True)
+only_segments = pytest.mark.parametrize("commits", ["segments"], indirect=True)
 
 UNPACK = {
     None: bytes,
@@ -790,6 +791,17 @@ def test_a_line_that_was_being_written_does_not_count(tmp_path):
     interrupt(tmp_path / "a", rows, 8, max_samples=2)
     (journal,) = (tmp_path / "a" / ".shoal").glob("journal-*")
     journal.write_bytes(journal.read_bytes()[:-20])
+    write(tmp_path / "a", rows, max_samples=2, resume=True)
+    write(tmp_path / "b", rows, max_samples=2)
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+
+
+@only_segments
+def test_shards_after_a_damaged_rows_file_are_written_again(tmp_path):
+    rows = samples(9)
+    interrupt(tmp_path / "a", rows, 8, max_samples=2)
+    (damaged,) = (tmp_path / "a").glob(".shoal/writing/*/rows-00000001")
+    damaged.write_bytes(damaged.read_bytes()[:50])
     write(tmp_path / "a", rows, max_samples=2, resume=True)
     write(tmp_path / "b", rows, max_samples=2)
     assert contents(tmp_path / "a") == contents(tmp_path / "b")

@@ -615,10 +615,14 @@ def _has_head(root: str, writer: str) -> bool:
 
 
 def _remove_ended_writers(root: str, kept: Sequence[Generation]) -> None:
-    """Remove folders of writers that died after their write was committed and its tars were moved."""
+    """Remove folders of writers that died after their write was committed and its tars were moved.
+
+    The head goes first: where it is, all that the writer had finished is there, too.
+    """
     ended = {generation.writer for generation in kept} - {moves.writer for moves in kept[0].pending}
     for writer in _writers(root):
         if writer in ended:
+            store_for(root).delete(locate(root, f"{WRITING_FOLDER}/{writer}/head.json"))
             remove_folder(root, f"{WRITING_FOLDER}/{writer}")
 
 

@@ -140,8 +140,8 @@ class DatasetWrite:
             return
         dead = self._resumable_write(target) if self._resume else None
         if dead is not None and is_committed(self._root, target.generation, dead.id):
-            self._begin("write", (), dead, staged=dead.head.staged)  # killed after the commit: nothing is left to do
-            self._is_committed = True
+            self._is_committed = True  # killed after the commit: nothing is left to do
+            self._begin("write", (), dead, staged=dead.head.staged)
             return
         self._replaced = self._plan_replacement(target, dead, has_left=bool(left))
         self._check_schema(schema, ())
@@ -211,7 +211,7 @@ class DatasetWrite:
         if dead is not None and dead.head.staged == staged:
             self._writing = Writing.resume(self._root, head)
             finished = self._writing.finished()
-            self.shards = still_there(finished, self._folder)
+            self.shards = finished if self._is_committed else still_there(finished, self._folder)
         else:
             self._writing = Writing.begin(self._root, head, is_named=is_named)
             finished = []
