@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -13,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from shoal.errors import FormatError, ManifestError, ObjectNotFoundError, OptionError, ShoalWarning, TarError
+from shoal.errors import FormatError, ManifestError, ObjectNotFoundError, OptionError, TarError
 from shoal.shard import _writing
 from shoal.shard._compression import decompressed, reader_stream, sniff
 from shoal.shard._discovery import (
@@ -30,7 +28,6 @@ from shoal.shard._journal import unfinished_writes
 from shoal.shard._manifest import is_manifest_url
 from shoal.shard._member_names import WEBDATASET_RULE, KeyRule
 from shoal.shard._source import ShardSource, Source
-from shoal.shard._write_target import enumerate_names, unlisted_tars
 from shoal.store._pattern import expand_pattern
 from shoal.store._registry import no_such_path, store_for
 from shoal.store._url import base_name, join_url, relative_url, scheme_of
@@ -285,26 +282,11 @@ def _open_webdataset(path: PathLike | Iterable[PathLike], options: SourceOptions
     return _source_of(locate_shards(path, options.split, generation=options.generation), options)
 
 
-@functools.lru_cache(maxsize=256)
-def _warn_of_unlisted_tars(root: str, changed: int) -> None:
-    """Warn, once for each state of the folder, of tars that no reader of the dataset sees."""
-    tars = unlisted_tars(root)
-    if tars:
-        names, one = enumerate_names(tars), len(tars) == 1
-        text = f"{root} has {len(tars):,} tar{'' if one else 's'} that {'is' if one else 'are'} no part of the dataset"
-        warnings.warn(
-            f"{text}: {names}. Add with `shoal index`, or list them with `shoal verify`.", ShoalWarning, stacklevel=2
-        )
-
-
 def _source_of(located: ShardList, options: SourceOptions) -> ShardSource:
     if located.table is not None:
         if options.rule not in (WEBDATASET_RULE, located.table.rule):
             problem = "A dataset with an index is read by the key rule by which it was written"
             raise OptionError(problem, expected=repr(located.table.rule), found=repr(options.rule))
-        for part in located.table.parts[:1]:
-            if (changed := part.opened.folder_change) is not None:
-                _warn_of_unlisted_tars(part.opened.root, changed)
         table, splits = located.table, located.table.urls_by_split
         return ShardSource(table, verify=options.verify, cache=options.cache, urls_by_split=splits)
     rule = located.manifest.rule if located.manifest is not None and options.rule == WEBDATASET_RULE else options.rule

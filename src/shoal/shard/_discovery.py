@@ -109,13 +109,12 @@ def locate_shards(
             return located
         if (root := dataset_root(path)) is not None:
             listed = list(store_for(root).list(root))
-            if is_unfinished(root):
+            if is_unfinished(root) or _is_being_written(root, listed):
                 raise ManifestError(
                     "the dataset was not finished",
                     found=root,
                     hint="run its writer again with resume=True, or name the shards that are there: '*.tar'",
                 )
-            _refuse_unfinished(root, listed)
             return _folder_without_manifest(root, split, listed)
     urls = expand_pattern(path)
     return ShardList(tuple(ShardRef(url) for url in _of_split(urls, split)))
@@ -206,19 +205,11 @@ def _missing(url: str) -> ObjectNotFoundError | None:
     return None
 
 
-def _refuse_unfinished(root: str, listed: Iterable[ObjectInfo]) -> None:
-    """Raise ManifestError where tars of the folder are those of a writer that has not committed them."""
+def _is_being_written(root: str, listed: Iterable[ObjectInfo]) -> bool:
+    """Whether tars of the folder are those of a writer that has not committed them."""
     if not any(_WRITE_HEAD.fullmatch(relative_url(info.url, root)) for info in listed):
-        return
-    for write in unfinished_writes(root):
-        if not write.head.staged:
-            raise ManifestError(
-                "the dataset was not finished",
-                found=f"{write.head.pattern!r} by {write.head.writer}",
-                shard=root,
-                hint="wait for that writer, run it again with resume=True, run `shoal repair`, or name the shards that "
-                "are there: '*.tar'",
-            )
+        return False
+    return any(not write.head.staged for write in unfinished_writes(root))
 
 
 def _folder_without_manifest(root: str, split: str | None, listed: Sequence[ObjectInfo]) -> ShardList:

@@ -130,17 +130,6 @@ class OpenGeneration:
         """Let go of the generation."""
         self._pin.close()
 
-    @property
-    def folder_change(self) -> int | None:
-        """When a file came into a local folder, or left it, if that was after the manifest was written; else None."""
-        if not self._signature:
-            return None
-        try:
-            changed = os.stat(local_path(self.root)).st_mtime_ns
-        except OSError:
-            return None
-        return changed if changed > self._signature[-1] else None
-
     def split(self, name: str) -> SplitTable:
         """Return the table of one split, which must exist."""
         return SplitTable(self.root, self.generation.splits[name].segments, self.open_files)

@@ -22,15 +22,7 @@ from ._new_segments import shard_paths
 from ._split_names import same_split
 from ._writing import UnfinishedWrite, unfinished_writes
 
-__all__ = [
-    "WriteTarget",
-    "enumerate_names",
-    "fits_pattern",
-    "list_tars",
-    "load_target",
-    "paths_to_replace",
-    "unlisted_tars",
-]
+__all__ = ["WriteTarget", "enumerate_names", "fits_pattern", "list_tars", "load_target", "paths_to_replace"]
 
 _NAMES_SHOWN = 3
 _NUMBER_OR_SPLIT = re.compile(r"(\{split\}|%0?\d*d|\{:0?\d*d?\})")
@@ -157,16 +149,6 @@ def list_tars(root: str) -> list[str]:
         return [relative_url(url, root) for url in tars_below(root)]
     except ObjectNotFoundError:
         return []
-
-
-def unlisted_tars(root: str) -> list[str]:
-    """Return the paths of tars below a dataset that it does not name; none while somebody writes into it."""
-    tars = list_tars(root)
-    if unfinished_writes(root):
-        return []
-    generation = load_generation(root) or NO_GENERATION  # after the tars: a write may have been committed since
-    listed = {path for entry in generation.splits.values() for path in shard_paths(root, entry.segments)}
-    return [path for path in tars if path not in listed]
 
 
 def enumerate_names(paths: list[str]) -> str:
