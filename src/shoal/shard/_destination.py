@@ -23,28 +23,9 @@ from ._open_shards import open_shard
 from ._read import read_row
 from ._split_names import same_split
 from ._stored_rows import save_rows
-from ._write_target import enumerate_names, fits_pattern
+from ._write_target import OTHER_ENDINGS, enumerate_names, fits_pattern
 
 __all__ = ["Destination", "check_payload_fits", "index_unlisted", "load_destination", "save_indexes"]
-
-_TEXT_ENDINGS = (".jsonl", ".ndjson", ".csv", ".tsv")
-_OTHER_ENDINGS = (
-    *(f"{ending}{packed}" for ending in _TEXT_ENDINGS for packed in ("", ".gz", ".zst", ".bz2", ".xz")),
-    *(
-        ".parquet",
-        ".pq",
-        ".arrow",
-        ".feather",
-        ".tfrecord",
-        ".tfrecords",
-        ".tfrecord.gz",
-        ".h5",
-        ".hdf5",
-        ".npz",
-        ".mds",
-    ),
-)
-"""What the files end in that would be the dataset in a folder without shards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +137,7 @@ def load_destination(root: str, pattern: str) -> Destination:
     manifest = load_manifest(root) if tars else manifest
     unlisted = () if manifest is not None else [path for path in tars if not _is_of_one(unfinished, path)]
     beside = () if tars or unfinished else [path for path in paths if "/" not in path]
-    others = tuple(path for path in beside if path.lower().endswith(_OTHER_ENDINGS))
+    others = tuple(path for path in beside if path.lower().endswith(OTHER_ENDINGS))
     return Destination(root, manifest or Manifest({}), tuple(unlisted), unfinished, others)
 
 

@@ -12,20 +12,38 @@ import re
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
-from shoal.errors import ObjectExistsError, ObjectNotFoundError
+from shoal.errors import ObjectExistsError
 from shoal.store._url import join_url, relative_url
 
 from ._commit import is_committed, load_generation
-from ._discovery import tars_below
+from ._discovery import SHARD_ENDINGS, files_below
 from ._generation import NO_GENERATION, Generation
 from ._new_segments import shard_paths
 from ._split_names import same_split
 from ._writing import UnfinishedWrite, unfinished_writes
 
-__all__ = ["WriteTarget", "enumerate_names", "fits_pattern", "list_tars", "load_target", "paths_to_replace"]
+__all__ = ["OTHER_ENDINGS", "WriteTarget", "enumerate_names", "fits_pattern", "load_target", "paths_to_replace"]
 
 _NAMES_SHOWN = 3
 _NUMBER_OR_SPLIT = re.compile(r"(\{split\}|%0?\d*d|\{:0?\d*d?\})")
+_TEXT_ENDINGS = (".jsonl", ".ndjson", ".csv", ".tsv")
+OTHER_ENDINGS = (
+    *(f"{ending}{packed}" for ending in _TEXT_ENDINGS for packed in ("", ".gz", ".zst", ".bz2", ".xz")),
+    *(
+        ".parquet",
+        ".pq",
+        ".arrow",
+        ".feather",
+        ".tfrecord",
+        ".tfrecords",
+        ".tfrecord.gz",
+        ".h5",
+        ".hdf5",
+        ".npz",
+        ".mds",
+    ),
+)
+"""What the files end in that would be the dataset in a folder without shards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +59,15 @@ class WriteTarget:
     """Other writes into the folder, which have finished shards that are not part of the dataset yet."""
     own: tuple[UnfinishedWrite, ...]
     """Writes of the same pattern that have not ended; of those that are committed only the folder is left."""
+    others: tuple[str, ...] = ()
+    """Files of other formats that are a dataset now, where the folder has no shard."""
 
 
 def load_target(root: str, pattern: str) -> WriteTarget:
     """Look at the folder ``root`` before shards that are named by ``pattern`` are written into it."""
     generation = load_generation(root)
-    tars = [] if generation is not None else list_tars(root)
+    paths = [] if generation is not None else [relative_url(info.url, root) for info in files_below(root)]
+    tars = [path for path in paths if path.lower().endswith(SHARD_ENDINGS)]
     # In this order: a tar that was listed is one of an unfinished write, unless its writer has committed it since.
     writes = unfinished_writes(root, committed=True)
     own = tuple(write for write in writes if write.head.pattern == pattern)
@@ -56,7 +77,9 @@ def load_target(root: str, pattern: str) -> WriteTarget:
     unlisted = () if generation is not None else [path for path in tars if not _fits_any(is_written, path)]
     if generation is not None:
         unfinished = tuple(write for write in unfinished if not is_committed(root, generation, write.id))
-    return WriteTarget(root, generation or NO_GENERATION, tuple(unlisted), unfinished, own)
+    beside = () if tars or writes or generation is not None else [path for path in paths if "/" not in path]
+    others = tuple(path for path in beside if path.lower().endswith(OTHER_ENDINGS))
+    return WriteTarget(root, generation or NO_GENERATION, tuple(unlisted), unfinished, own, others)
 
 
 def paths_to_replace(
@@ -84,6 +107,14 @@ def paths_to_replace(
             found=enumerate_names(others),
             shard=target.root,
             hint=f"Choose another folder{adopt}",
+        )
+    if target.others and not join:
+        beside = ", or pass append=True to write beside them" if can_append else " or move them"
+        raise ObjectExistsError(
+            "The folder holds files of another format that the new dataset would hide",
+            found=enumerate_names(list(target.others)),
+            shard=target.root,
+            hint=f"Choose another folder{beside}",
         )
     splits = {same_split(split, target.generation.splits) for split in splits}
     listed = {
@@ -141,14 +172,6 @@ def _to_regex(part: str) -> str:
 
 def _fits_any(patterns: Iterable[str], path: str) -> bool:
     return any(fits_pattern(pattern, path) for pattern in patterns)
-
-
-def list_tars(root: str) -> list[str]:
-    """Return the paths of all tars below a folder."""
-    try:
-        return [relative_url(url, root) for url in tars_below(root)]
-    except ObjectNotFoundError:
-        return []
 
 
 def enumerate_names(paths: list[str]) -> str:
