@@ -35,7 +35,7 @@ from shoal.shard._split_names import find_split
 from shoal.shard._stream import ErrorLog
 from shoal.shard._table import checked_rows, column_error
 from shoal.store._base import ObjectInfo, ObjectReader
-from shoal.store._cache import cache_dir, mark_used, write_file
+from shoal.store._cache import cache_dir, count_added, mark_used
 from shoal.store._options import options_for
 from shoal.store._pattern import expand_pattern
 from shoal.store._registry import store_for
@@ -494,5 +494,5 @@ def cached_offsets(reader: ObjectReader, kind: str, find: Callable[[ObjectReader
         pass
     found = find(reader)
     with contextlib.suppress(StoreError):  # a cache that cannot be written costs time, nothing else
-        write_file(local_path(url), encode_npy(found), options_for(info.url).cache_bytes)
+        count_added(url, store.write_all(url, encode_npy(found)).size, options_for(info.url).cache_bytes)
     return found

@@ -12,16 +12,16 @@ from collections.abc import Callable
 from shoal._crc32 import crc32
 from shoal.errors import ObjectNotFoundError, ShardIndexError, ShoalWarning, StoreError
 from shoal.store._base import ObjectReader, RemoteReader
-from shoal.store._cache import cached_reader, mark_used, write_file
+from shoal.store._cache import cached_reader, count_added, mark_used
 from shoal.store._fork import ForkSafeLock
 from shoal.store._options import options_for
 from shoal.store._readers import PrefetchedReader
 from shoal.store._registry import cache_mode, store_for
-from shoal.store._url import base_name, local_path, parent_url
+from shoal.store._url import base_name, parent_url
 
 from ._byte_reader import CompressedBytes, PlainBytes, TarBytes
 from ._compression import open_unpacked, sniff
-from ._index import encode_index, load_index
+from ._index import load_index, save_index
 from ._index_build import build_index
 from ._member_names import WEBDATASET_RULE, KeyRule
 from ._shard import Shard
@@ -127,7 +127,8 @@ def _cached_sidecar(url: str, named: str | None, rule: KeyRule, reader: ObjectRe
 
 
 def _save_cached(index: ShardRows, stored: str, url: str) -> None:
-    write_file(local_path(stored), encode_index(index).to_pybytes(), options_for(url).cache_bytes)
+    save_index(index, stored)
+    count_added(stored, store_for(stored).info(stored).size, options_for(url).cache_bytes)
 
 
 def _index_urls(url: str) -> tuple[str, ...]:

@@ -9,13 +9,13 @@
 
 Beside it are files that were made of objects: <cache>/unpacked, index, offsets and atmosphere; and folders of files
 that belong together: <cache>/lists. All of them count towards ``cache_bytes``, and the least recently used of all
-leave. Bytes are reserved before they are written (see `reserve`): what is on disk and what all processes have reserved
-is never more than the limit. Where the limit leaves no room for them, bytes are not cached. A file that is unpacked is
-counted when it is complete.
+leave. A process reserves the bytes of a chunk before it writes them, and checks the total before it has added more than
+a 64th of the limit. So the limit holds for any number of threads, and for several processes as long as few write at the
+same time.
 
-Downloads need no locks. A chunk's bytes are written before its ``done`` file appears, by a rename; two processes that
-fetch the same chunk write the same bytes. A power cut may lose bytes of chunks that are marked as done, so a ``done``
-file of another boot is valid only if the checksum is right. A folder is renamed before it is removed.
+There are no locks. A chunk's bytes are written before its ``done`` file appears, by a rename; two processes that fetch
+the same chunk write the same bytes. A power cut may lose bytes of chunks that are marked as done, so a ``done`` file of
+another boot is valid only if the checksum is right. A folder is renamed before it is removed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -55,7 +55,6 @@ __all__ = [
     "clear_cache",
     "count_added",
     "mark_used",
-    "write_file",
 ]
 
 CHUNK_BYTES = 1 << 20
@@ -71,9 +70,8 @@ _POLL_S = 0.005, 0.1
 _FILE_FOLDERS = ("unpacked", "index", "offsets", "atmosphere")
 _GROUP_FOLDER = "lists"
 """Its folders leave as a whole."""
-_MAX_LEASE_BYTES = 64 << 20
-"""A process reserves a 64th of the limit at a time, but at most this many bytes."""
-_LEDGER = "reserved"
+_MAX_UNCHECKED_BYTES = 64 << 20
+"""The size of the cache is checked each time a process has added a 64th of the limit, but at most this many bytes."""
 _BLOCK_BYTES = 4096
 _STALE_PARTIAL_S = 86_400.0
 """A temporary file that nobody has written for this long was left behind by a process that died."""
@@ -103,8 +101,7 @@ def cached_reader(reader: ObjectReader, mode: str | None) -> ObjectReader:
     """
     if mode is None or not isinstance(reader, RemoteReader):
         return reader
-    size = reader.info.size
-    if _on_disk(size) + _marks_bytes(size) > options_for(reader.info.url).cache_bytes:
+    if reader.info.size > options_for(reader.info.url).cache_bytes:
         return reader
     made = CachedReader(reader)
     if mode == "shards":
@@ -118,8 +115,8 @@ class CachedReader:
 
     def __init__(self, reader: RemoteObjectReader) -> None:
         self._reader = reader
-        self._limit = options_for(reader.info.url).cache_bytes
         self._copy = CachedObject(reader.info)
+        self._limit = options_for(reader.info.url).cache_bytes
         self._usable = False
         self._whole: ObjectReader | None = None
         try:
@@ -192,23 +189,14 @@ class CachedReader:
                 yield self._from_disk(first)
                 first += 1
                 continue
-            candidates = range(first, min(last, first + _MAX_CHUNKS_PER_DOWNLOAD))
-            missing = list(itertools.takewhile(lambda chunk: not self._has(chunk), candidates))
-            if not missing:  # another thread has completed it just now
-                continue
-            reserved = self._reserve(2 * _BLOCK_BYTES * len(missing))  # for the claims and the marks of the chunks
-            if not reserved:
-                yield from self._reader.stream(self._copy.bounds(first)[0], self._copy.bounds(missing[-1])[1])
-                first += len(missing)
-                continue
+            run = itertools.takewhile(
+                lambda chunk: not self._has(chunk), range(first, min(last, first + _MAX_CHUNKS_PER_DOWNLOAD))
+            )
+            claims = ChunkLocks(self._copy, run)
             try:
-                claims = ChunkLocks(self._copy, missing)
-                try:
-                    yield from self._download(claims) if claims.chunks else self._wait_for(first)
-                finally:
-                    claims.close()
+                yield from self._download(claims) if claims.chunks else self._wait_for(first)
             finally:
-                release(reserved)
+                claims.close()
             first += max(1, len(claims.chunks))
 
     def _has(self, chunk: int) -> bool:
@@ -266,17 +254,17 @@ class CachedReader:
                         if at == end:
                             if reserved:
                                 self._finish(chunk, crc)
-                            release(reserved)
+                            cancel_reservation(reserved)
                             claims.release(chunk)
                             crc, chunk, reserved = 0, chunk + 1, 0
                     yield piece
         finally:
-            release(reserved)
+            cancel_reservation(reserved)
         self.local()
 
     def _reserve(self, size: int) -> int:
-        """Reserve bytes of the disk; return how many, 0 if they are not to be used."""
-        size = _on_disk(size)
+        """Reserve room for a chunk; return how many bytes, 0 if it is not to be cached."""
+        size += 2 * _BLOCK_BYTES
         return size if self._usable and reserve(self._copy.folder, size, self._limit) else 0
 
     def _keep(self, at: int, part: memoryview) -> None:
@@ -336,25 +324,16 @@ class CachedObject:
 
     def open(self) -> None:
         """Create the folder if needed, and update its time of last use."""
+        os.makedirs(self.folder, exist_ok=True)
         path = os.path.join(self.folder, _DESCRIPTION)
         try:
             if time.time() - os.stat(path).st_mtime > _TOUCH_EVERY_S:
                 os.utime(path)
         except FileNotFoundError:
-            self._create()
-        if self._data < 0:
-            self._data = os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
-
-    def _create(self) -> None:
-        size = _marks_bytes(0)
-        if not reserve(self.folder, size, options_for(self._info.url).cache_bytes):
-            raise OSError(errno.ENOSPC, "the cache has no room", self.folder)
-        try:
-            os.makedirs(self.folder, exist_ok=True)
             description = {"shoal": 1, "url": shown(self._info.url), "version": self._info.version, "size": self.size}
             self._write_file(_DESCRIPTION, msgspec.json.encode(description))
-        finally:
-            release(size)
+        if self._data < 0:
+            self._data = os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
 
     def has(self, chunk: int) -> bool:
         """Whether a chunk is complete; the checksum of one written before the last boot is verified."""
@@ -497,10 +476,11 @@ _FETCHING: set[tuple[str, int]] = set()
 
 def _reset_after_fork() -> None:
     """The child has none of the threads."""
-    global _lock, _ledger_lock
-    _lock, _ledger_lock = threading.Lock(), threading.Lock()
+    global _lock  # noqa: PLW0603 - the child's own
+    _lock = threading.Lock()
     _FETCHING.clear()
-    _leases.clear()
+    _added.clear()
+    _reserved.clear()
 
 
 register_after_fork(_reset_after_fork)
@@ -661,141 +641,57 @@ def clear_cache(prefix: str = "", root: str | None = None) -> int:
     return sum(entry.held for entry in gone)
 
 
-_ledger_lock = threading.Lock()
-_leases: dict[str, _Lease] = {}
-"""What this process may write to each cache folder."""
-
-
-@dataclass(slots=True)
-class _Lease:
-    """Bytes that this process may write to a cache folder."""
-
-    left: int = 0
-    """Not reserved by any thread yet."""
-    in_flight: int = 0
-    """Reserved, and perhaps on disk already."""
-    noted: int = 0
-    """What the ledger says of both."""
-
-
-def reserve(path: str, size: int, limit: int) -> bool:
-    """Reserve bytes that are about to be written to ``path``; return False if the limit leaves no room for them.
-
-    Room is made where that is needed, but ``path`` stays. `release` them when they are on disk, or given up. What is
-    reserved is in a ledger that all processes of the machine use, with some bytes more, so that the cache is measured
-    only once for each 64th of the limit that is written. ``limit`` is the ``cache_bytes`` of what is written.
-    """
-    with _ledger_lock:
-        lease = _leases.setdefault(cache_dir(), _Lease())
-        if lease.left < size and not _extend(lease, path, size, limit):
-            return False
-        lease.left -= size
-        lease.in_flight += size
-    return True
-
-
-def release(size: int) -> None:
-    """Release bytes that were reserved, after they were written or given up."""
-    with _ledger_lock:
-        lease = _leases.setdefault(cache_dir(), _Lease())
-        lease.in_flight = max(0, lease.in_flight - size)
-        if not lease.in_flight and lease.noted - lease.left > max(CHUNK_BYTES // 2, lease.noted // 2):
-            with contextlib.suppress(OSError), _locked_ledger(cache_dir()) as ledger:
-                lease.noted = ledger.save(lease.left)
-
-
-def write_file(path: str, data: bytes | memoryview, limit: int) -> None:
-    """Write a file into the cache if the limit leaves room for it. Raises StoreError."""
-    size = _on_disk(len(data))
-    if reserve(path, size, limit):
-        try:
-            LocalStore().write_all(path, bytes(data))
-        finally:
-            release(size)
+_added: dict[str, int] = {}
+"""Bytes that this process has added to each cache folder since it checked the size."""
+_reserved: dict[str, int] = {}
+"""Bytes that threads of this process are about to write to each cache folder."""
 
 
 def count_added(path: str, size: int, limit: int) -> None:
-    """Count a file that was added to the cache, and make room for it; ``path`` itself stays.
+    """Count bytes that were added to the cache, and make room when it is time to check.
 
-    For files whose size is known only when they are written.
+    The first bytes that a process adds are checked at once: many short processes may add little each. ``path`` is the
+    file or folder that was written, and is not removed. ``limit`` is the ``cache_bytes`` of what was added.
     """
-    with _ledger_lock:
-        lease = _leases.setdefault(cache_dir(), _Lease())
-        if lease.left >= size:
-            lease.left -= size
-        else:
-            _extend(lease, path, 0, limit)
+    root, step = cache_dir(), _unchecked_bytes(limit)
+    with _lock:
+        due = _is_check_due(root, size, step)
+    if due:
+        make_room(max(limit - 2 * step, limit // 2), path, root)
 
 
-def _extend(lease: _Lease, path: str, size: int, limit: int) -> bool:
-    """Add ``size`` bytes or more to a lease, and make room for them; return False if there is none."""
-    root = cache_dir()
-    try:
-        with _locked_ledger(root) as ledger:
-            held = ledger.others() + lease.left + lease.in_flight
-            for added in dict.fromkeys((max(size, min(limit // 64, _MAX_LEASE_BYTES)), size)):
-                room = limit - held - added - _BLOCK_BYTES  # a block for the ledger
-                # At most half of the limit, so that what is being written leaves something to be read.
-                if size and (room < 0 or (held and held + added > limit // 2)):
-                    continue
-                if make_room(max(room, 0), path, root) <= room:
-                    lease.left += added
-                    lease.noted = ledger.save(lease.left + lease.in_flight)
-                    return True
-    except OSError:  # nothing can be written there
-        pass
-    return False
+def reserve(path: str, size: int, limit: int) -> bool:
+    """Make room for bytes that are about to be written to ``path``; return False if too many are being written already.
+
+    As `count_added`, but before the bytes are there. Call `cancel_reservation` when they are.
+    """
+    root, step = cache_dir(), _unchecked_bytes(limit)
+    with _lock:
+        others = _reserved.get(root, 0)
+        if others and others + size > limit // 2 - step:
+            return False
+        _reserved[root] = others + size
+        due = _is_check_due(root, size, step)
+    if due:
+        make_room(max(limit - 2 * step - others - size, limit // 2 - step), path, root)
+    return True
 
 
-class _Ledger:
-    """How many bytes each process has reserved: a line for each, in an open file that nobody else uses."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._own = _this_process()
-        self._others: list[tuple[int, float, bytes]] = []
-        for line in os.pread(descriptor, os.fstat(descriptor).st_size, 0).splitlines():
-            with contextlib.suppress(ValueError):
-                size, written, process = line.split(b" ", 2)
-                if process != self._own and _is_alive(process, time.time() - float(written)):
-                    self._others.append((int(size), float(written), process))
-
-    def others(self) -> int:
-        """What other processes have reserved."""
-        return sum(size for size, _, _ in self._others)
-
-    def save(self, size: int) -> int:
-        """Note what this process has reserved, and return it; processes that have ended are left out."""
-        entries = [*self._others, (size, time.time(), self._own)]
-        lines = b"".join(b"%d %.0f %s\n" % entry for entry in entries)
-        os.pwrite(self._descriptor, lines, 0)
-        os.ftruncate(self._descriptor, len(lines))
-        return size
+def cancel_reservation(size: int) -> None:
+    """Release bytes that were reserved, after they were written or given up."""
+    with _lock:
+        _reserved[cache_dir()] = max(0, _reserved.get(cache_dir(), 0) - size)
 
 
-@contextlib.contextmanager
-def _locked_ledger(root: str) -> Iterator[_Ledger]:
-    """The ledger, locked against other processes; where the system or the disk has no locks, of this one alone."""
-    os.makedirs(root, exist_ok=True)
-    descriptor = os.open(os.path.join(root, _LEDGER), os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
-    try:
-        with contextlib.suppress(ImportError, OSError):
-            import fcntl
-
-            fcntl.lockf(descriptor, fcntl.LOCK_EX)  # not flock, which a forked child would hold on to
-        yield _Ledger(descriptor)
-    finally:
-        os.close(descriptor)  # and with it the lock
+def _unchecked_bytes(limit: int) -> int:
+    return min(max(limit // 64, CHUNK_BYTES), _MAX_UNCHECKED_BYTES)
 
 
-def _on_disk(size: int) -> int:
-    """Bytes of the blocks that so many bytes take."""
-    return -(-size // _BLOCK_BYTES) * _BLOCK_BYTES
-
-
-def _marks_bytes(size: int) -> int:
-    """Bytes of an object's small files, where so many bytes of it are cached."""
-    return _BLOCK_BYTES * (3 + -(-size // CHUNK_BYTES))
+def _is_check_due(root: str, size: int, step: int) -> bool:
+    """Whether a process that adds so many bytes has to check the size of the cache now; `_lock` is held."""
+    total = _added.get(root, step) + size
+    _added[root] = 0 if total >= step else total
+    return total >= step
 
 
 def mark_used(path: str) -> None:
@@ -805,22 +701,21 @@ def mark_used(path: str) -> None:
             os.utime(path)
 
 
-def make_room(max_bytes: int, keep: str, root: str | None = None) -> int:
+def make_room(max_bytes: int, keep: str, root: str | None = None) -> None:
     """Where the cache takes more than ``max_bytes``, remove the least recently used until it takes an eighth less.
 
-    ``keep`` is not removed. Returns how many bytes it takes then.
+    ``keep`` is not removed.
     """
     folder = cache_dir() if root is None else root
     entries = sorted([*_object_usages(folder), *_file_usages(folder), *_group_usages(folder)])
     total = sum(size for _, size, _ in entries)
     if total <= max_bytes:
-        return total
+        return
     for _, size, path in entries:
         if total <= max_bytes - max_bytes // 8:
-            break
+            return
         if os.path.abspath(path) != os.path.abspath(keep) and _discard(path):
             total -= size
-    return total
 
 
 def _object_usages(root: str) -> Generator[tuple[float, int, str]]:
@@ -829,7 +724,7 @@ def _object_usages(root: str) -> Generator[tuple[float, int, str]]:
         with contextlib.suppress(OSError):
             used = os.stat(os.path.join(folder.path, _DESCRIPTION)).st_mtime
             size = _disk_bytes(os.stat(os.path.join(folder.path, "data")))
-            yield used, _on_disk(size) + _marks_bytes(size), folder.path
+            yield used, size + _BLOCK_BYTES * (3 + -(-size // CHUNK_BYTES)), folder.path
 
 
 def _file_usages(root: str) -> Generator[tuple[float, int, str]]:
@@ -842,7 +737,7 @@ def _file_usages(root: str) -> Generator[tuple[float, int, str]]:
                     folders.append(entry.path)
                     continue
                 stat = entry.stat(follow_symlinks=False)
-                yield stat.st_mtime, _on_disk(_disk_bytes(stat)), entry.path
+                yield stat.st_mtime, _disk_bytes(stat), entry.path
 
 
 def _group_usages(root: str) -> Generator[tuple[float, int, str]]:
