@@ -393,7 +393,10 @@ class Tabular(DatasetBase[T]):
         self._refuse_view("the files of the index belong to a dataset")
         table = self._segment_table
         if table is None:
-            raise FormatError("Only an index in segments can be queried by others", found=type(self.source).__name__)
+            raise FormatError(
+                "Only an index in segments has Parquet files, and writers do not make one yet",
+                hint="use `sql` or `to_parquet`",
+            )
         return table.parts
 
     def describe(self) -> Summary:

@@ -108,7 +108,10 @@ class Update(Transforms[T]):
         self._refuse_view("compact applies to a dataset")
         table = self._segment_table
         if table is None:
-            raise FormatError("Only datasets with an index can be compacted", found=type(self.source).__name__)
+            raise FormatError(
+                "Only datasets with an index in segments can be compacted, and writers do not make one yet",
+                hint="rewrite it without the deleted samples with `shoal reshard`",
+            )
         for root in dict.fromkeys(part.opened.root for part in table.parts):
             compact(root, [part.name for part in table.parts if part.opened.root == root])
         return self.refresh()
